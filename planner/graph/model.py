@@ -1,0 +1,72 @@
+"""A model: a list of layers over few distinct blocks, between an embedding and a head."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import groupby
+
+from planner.graph.operator import Block, DimName
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """What is computed for one sequence: blocks, and the order of the layers that use them.
+
+    Equal layers share a block, so nothing downstream grows with the number of equal layers.
+    """
+
+    name: str
+    seq: int
+    """Tokens in one sequence; the graph is built for it."""
+    blocks: tuple[Block, ...]
+    """Distinct layer kinds."""
+    layers: tuple[int, ...]
+    """For every layer in order, the index of its block."""
+    embedding: Block
+    head: Block
+    """Final norm, output projection and loss."""
+    mtp: tuple[Block, ...] = ()
+    """Multi-token-prediction modules after the last layer; not counted in ``num_params``."""
+    source: str = ""
+
+    @property
+    def num_layers(self) -> int:
+        return len(self.layers)
+
+    @property
+    def num_params(self) -> int:
+        """Parameters without multi-token-prediction modules, as model cards count them."""
+        body = sum(self.blocks[index].num_params for index in self.layers)
+        return self.embedding.num_params + body + self.head.num_params
+
+    @property
+    def num_mtp_params(self) -> int:
+        return sum(block.num_params for block in self.mtp)
+
+    @property
+    def num_active_params(self) -> float:
+        """Parameters that one token meets; the embedding table is counted once."""
+        body = sum(self.blocks[index].num_active_params for index in self.layers)
+        return self.embedding.num_active_params + body + self.head.num_active_params
+
+    def flops(self) -> float:
+        """Forward FLOPs of one sequence, multi-token prediction included."""
+        body = sum(self.blocks[index].flops() for index in self.layers)
+        return body + self.embedding.flops() + self.head.flops() + sum(b.flops() for b in self.mtp)
+
+    def all_blocks(self) -> tuple[Block, ...]:
+        """Embedding, distinct layer blocks, multi-token-prediction modules, head: in that order."""
+        return (self.embedding, *self.blocks, *self.mtp, self.head)
+
+    def sizes(self, dim: DimName) -> tuple[int, ...]:
+        """The distinct sizes of a dim over all blocks, ascending; empty where no block has it."""
+        return tuple(sorted({b.sizes[dim] for b in self.all_blocks() if dim in b.sizes}))
+
+    def runs(self) -> Iterator[tuple[Block, int, int]]:
+        """Layers folded: (block, first layer, number of equal layers in a row)."""
+        first = 0
+        for index, group in groupby(self.layers):
+            count = len(list(group))
+            yield self.blocks[index], first, count
+            first += count
