@@ -28,10 +28,27 @@ KB, MB, GB, TB = 1e3, 1e6, 1e9, 1e12
 US, MS = 1e-6, 1e-3
 TERA, PETA = 1e12, 1e15
 
-_BYTES = {"b": 1.0, "kb": KB, "mb": MB, "gb": GB, "tb": TB, "kib": KIB, "mib": MIB, "gib": GIB, "tib": 2.0**40}
+_BYTES = {
+    "b": 1.0,
+    "kb": KB,
+    "mb": MB,
+    "gb": GB,
+    "tb": TB,
+    "kib": KIB,
+    "mib": MIB,
+    "gib": GIB,
+    "tib": 2.0**40,
+}
 _BITS = {"kbit": 125.0, "mbit": 125e3, "gbit": 125e6, "tbit": 125e9}
 _TIME = {"s": 1.0, "ms": MS, "us": US, "µs": US, "ns": 1e-9}
-_FLOPS = {"gflops": 1e9, "tflops": TERA, "pflops": PETA, "gflop/s": 1e9, "tflop/s": TERA, "pflop/s": PETA}
+_FLOPS = {
+    "gflops": 1e9,
+    "tflops": TERA,
+    "pflops": PETA,
+    "gflop/s": 1e9,
+    "tflop/s": TERA,
+    "pflop/s": PETA,
+}
 _QUANTITY = re.compile(r"^\s*([0-9][0-9_]*(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?)\s*([A-Za-zµ/]+)\s*$")
 
 
@@ -53,7 +70,12 @@ def parse_quantity(text: str, kind: str) -> float:
     value, unit = (float(match[1].replace("_", "")), match[2]) if match else (0.0, "")
     scale = _scale(unit, kind)
     if scale is None:
-        example = {"bytes": "80 GiB", "bandwidth": "50 GB/s or 400 Gb/s", "time": "5 us", "flops": "989 TFLOPS"}
+        example = {
+            "bytes": "80 GiB",
+            "bandwidth": "50 GB/s or 400 Gb/s",
+            "time": "5 us",
+            "flops": "989 TFLOPS",
+        }
         raise ValueError(f"'{text}' is not a {kind} quantity; write it like {example[kind]}")
     return value * scale
 

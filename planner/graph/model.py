@@ -59,7 +59,7 @@ class Model:
         """Embedding, distinct layer blocks, multi-token-prediction modules, head: in that order."""
         return (self.embedding, *self.blocks, *self.mtp, self.head)
 
-    def sizes(self, dim: DimName) -> tuple[int, ...]:
+    def sizes(self, dim: DimName) -> tuple[float, ...]:
         """The distinct sizes of a dim over all blocks, ascending; empty where no block has it."""
         return tuple(sorted({b.sizes[dim] for b in self.all_blocks() if dim in b.sizes}))
 

@@ -25,8 +25,9 @@ View: TypeAlias = Literal["dense", "expert"]
 """Which factoring of the ranks of a stage an operator's axes belong to: ``dense`` (dp, cp, tp) or ``expert``
 (edp, ep, etp). Both factor the same ranks."""
 
-BATCH: DimName = "batch"
-"""The only dim whose size is not in the graph: the sequences of one micro-batch on all data-parallel ranks."""
+PER_SEQUENCE: frozenset[DimName] = frozenset({"batch", "capacity"})
+"""Dims that grow with the number of sequences in a micro-batch: ``sizes`` holds them for one sequence (``batch`` is 1,
+``capacity`` the rows that one sequence sends to one expert)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +81,8 @@ class Block:
     """A layer kind: operators in order over named tensors. Equal layers share one block."""
 
     name: str
-    sizes: dict[DimName, int]
-    """Global size of every dim but ``batch``. Read-only by convention."""
+    sizes: dict[DimName, float]
+    """Global size of every dim, of ``batch`` and ``capacity`` a sequence; integers but for ``capacity``. Read-only."""
     tensors: dict[str, Tensor]
     operators: tuple[Operator, ...]
     inputs: tuple[str, ...]
@@ -89,7 +90,7 @@ class Block:
     outputs: tuple[str, ...]
     tied: frozenset[str] = frozenset()
     """Weights that are the same parameters as a weight of that name in an earlier block."""
-    per_token: dict[str, float] = field(default_factory=dict)
+    per_token: dict[DimName, float] = field(default_factory=dict)
     """Fractions for dims that only part of the tokens reach (``experts``: top-k over experts). Read-only."""
 
     def weights(self) -> tuple[Tensor, ...]:
@@ -97,14 +98,14 @@ class Block:
         names = dict.fromkeys(name for op in self.operators for name in op.weights)
         return tuple(self.tensors[name] for name in names)
 
-    def elements(self, dims: tuple[DimName, ...]) -> int:
-        """Number of elements over these dims, ``batch`` counted as one."""
-        return prod(self.sizes[dim] for dim in dims if dim != BATCH)
+    def elements(self, dims: tuple[DimName, ...]) -> float:
+        """Number of elements over these dims for one sequence; an exact integer for weights."""
+        return prod(self.sizes[dim] for dim in dims)
 
     @property
     def num_params(self) -> int:
         """Parameters of one such layer, tied ones not counted again."""
-        return sum(self.elements(w.dims) for w in self.weights() if w.name not in self.tied)
+        return int(sum(self.elements(w.dims) for w in self.weights() if w.name not in self.tied))
 
     @property
     def num_active_params(self) -> float:

@@ -1,0 +1,190 @@
+"""Attention as operators: projections, the core (fused or not), and latent attention."""
+
+from __future__ import annotations
+
+from planner.graph.architecture import Attention, LatentAttention
+from planner.graph.builder import TOKENS, Builder
+from planner.graph.operator import DimName, Operator
+
+CORE = frozenset({"core"})
+HEADS: tuple[DimName, ...] = (*TOKENS, "heads", "head_dim")
+
+
+def attended(seq: float, window: int | None) -> float:
+    """Share of the seq × seq score matrix that a causal (and windowed) mask leaves.
+
+    >>> attended(4, None), attended(4, 2)
+    (0.625, 0.4375)
+    """
+    reach = min(window or seq, seq)
+    return (reach * (reach + 1) / 2 + (seq - reach) * reach) / seq**2
+
+
+def grouped_query(
+    b: Builder, source: str, attention: Attention, *, fused: bool, dropout: bool
+) -> str:
+    """Attention from the normed stream to the projected output."""
+    q = b.linear("attn.q", source, ("embed",), ("heads", "head_dim"), "q", bias=attention.qkv_bias)
+    into: tuple[DimName, ...] = ("pair", "kv_heads", "head_dim")
+    kv = b.linear("attn.kv", source, ("embed",), into, "kv", bias=attention.qkv_bias)
+    if attention.qk_norm != "none":
+        every = attention.qk_norm == "all"
+        q = b.norm(
+            "attn.q_norm", q, "q_normed", ("head_dim",), ("heads", "head_dim") if every else None
+        )
+        per: tuple[DimName, ...] = ("kv_heads", "head_dim") if every else ("head_dim",)
+        kv = b.norm("attn.k_norm", kv, "kv_normed", ("head_dim",), per)
+    if attention.rotary:
+        q = b.memory("attn.rotary_q", (q,), "q_rotated", HEADS)
+        kv = b.memory("attn.rotary_k", (kv,), "kv_rotated", (*TOKENS, *into))
+    share = attended(b.sizes["seq"], attention.window)
+    sinks = (b.tensor(f"{b.name}.attn.sinks", "heads", kind="weight"),) if attention.sinks else ()
+    if fused:
+        out = _fused_core(b, q, (kv,), "head_dim", 4.0 * share, sinks)
+    else:
+        out = _unfused_core(b, q, kv, dropout=dropout, weights=sinks)
+    if attention.output_gate:
+        gate = b.linear("attn.gate", source, ("embed",), ("heads", "head_dim"), "attn_gate")
+        out = b.memory("attn.gating", (out, gate), "o_gated", HEADS, saves=(out, gate))
+    return b.linear(
+        "attn.out", out, ("heads", "head_dim"), ("embed",), "attn_out", bias=attention.out_bias
+    )
+
+
+def latent(
+    b: Builder, source: str, attention: LatentAttention, *, fused: bool, dropout: bool
+) -> str:
+    """Multi-head latent attention, expanded form as used in training.
+
+    Source: DeepSeek-V2 (arXiv 2405.04434), section 2.1 and appendix C.
+    """
+    up = frozenset({"mla_up"})
+    if attention.q_latent is None:
+        q = b.linear("attn.q", source, ("embed",), ("heads", "head_dim"), "q_flat")
+    else:
+        narrow = b.linear("attn.q_down", source, ("embed",), ("q_latent",), "q_narrow")
+        normed = b.norm("attn.q_norm", narrow, "q_latent_normed", ("q_latent",))
+        q = b.linear("attn.q_up", normed, ("q_latent",), ("heads", "head_dim"), "q_flat", tags=up)
+    narrow = b.linear("attn.kv_down", source, ("embed",), ("kv_rope_latent",), "kv_narrow")
+    normed = b.tensor("kv_latent_normed", *TOKENS, "kv_latent")
+    weight = b.tensor(f"{b.name}.attn.kv_norm.weight", "kv_latent", kind="weight")
+    b.add(
+        Operator(
+            name="attn.kv_norm",
+            kind="memory",
+            dims=(*TOKENS, "kv_rope_latent", "kv_latent"),
+            reads=(b.use(narrow),),
+            writes=(normed,),
+            weights=(weight,),
+            saves=(narrow,),
+            tags=frozenset({"norm"}),
+            whole=frozenset({"kv_rope_latent", "kv_latent"}),
+        )
+    )
+    kv = b.linear("attn.kv_up", normed, ("kv_latent",), ("heads", "nope_value"), "kv", tags=up)
+    q = b.memory("attn.rotary_q", (q,), "q_rotated", HEADS, tags=up)
+    k = b.memory(
+        "attn.build_k", (kv, narrow), "k", HEADS, tags=up, whole=frozenset({"kv_rope_latent"})
+    )
+    v = b.memory("attn.split_v", (kv,), "v", (*TOKENS, "heads", "value_dim"), tags=up)
+    heads = attention.nope_dim + attention.rope_dim
+    if not fused:
+        return _latent_unfused(b, q, k, v, dropout=dropout)
+    flops = 2.0 * (1.0 + attention.value_dim / heads) * attended(b.sizes["seq"], None)
+    out = _fused_core(b, q, (k, v), "value_dim", flops, ())
+    return b.linear("attn.out", out, ("heads", "value_dim"), ("embed",), "attn_out")
+
+
+def _fused_core(
+    b: Builder,
+    q: str,
+    keys: tuple[str, ...],
+    value: DimName,
+    flops: float,
+    weights: tuple[str, ...],
+) -> str:
+    """Fused attention keeps its inputs, its output and one statistic a row (FlashAttention, section 3.1)."""
+    out = b.tensor("o", *TOKENS, "heads", value)
+    rows = b.tensor("softmax_rows", *TOKENS, "heads", kind="statistic")
+    b.add(
+        Operator(
+            name="attn.core",
+            kind="attention",
+            dims=(*TOKENS, "keys", "heads", "head_dim"),
+            reads=(b.use(q), *(b.use(key, seq="keys") for key in keys)),
+            writes=(out, rows),
+            weights=weights,
+            flops=flops,
+            backward=2.5,
+            saves=(q, *keys, out, rows),
+            whole=frozenset({"head_dim", "value_dim"}),
+            tags=CORE,
+        )
+    )
+    return out
+
+
+def _unfused_core(b: Builder, q: str, kv: str, *, dropout: bool, weights: tuple[str, ...]) -> str:
+    """Scores, softmax, dropout and context as separate operators; keeps the score matrices."""
+    scores = _scores(b, q, kv)
+    probabilities = _softmax(b, scores, dropout=dropout, weights=weights)
+    return _context(b, probabilities, kv, "head_dim")
+
+
+def _latent_unfused(b: Builder, q: str, k: str, v: str, *, dropout: bool) -> str:
+    probabilities = _softmax(b, _scores(b, q, k), dropout=dropout, weights=())
+    out = _context(b, probabilities, v, "value_dim")
+    return b.linear("attn.out", out, ("heads", "value_dim"), ("embed",), "attn_out")
+
+
+def _scores(b: Builder, q: str, k: str) -> str:
+    scores = b.tensor("scores", *TOKENS, "keys", "heads")
+    b.add(
+        Operator(
+            name="attn.scores",
+            kind="matmul",
+            dims=(*TOKENS, "keys", "heads", "head_dim"),
+            reads=(b.use(q), b.use(k, seq="keys")),
+            writes=(scores,),
+            flops=2.0,
+            saves=(q, k),
+            tags=CORE,
+        )
+    )
+    return scores
+
+
+def _softmax(b: Builder, scores: str, *, dropout: bool, weights: tuple[str, ...]) -> str:
+    dims = b.tensors[scores].dims
+    out = b.tensor("probabilities", *dims)
+    b.add(
+        Operator(
+            name="attn.softmax",
+            kind="memory",
+            dims=dims,
+            reads=(b.use(scores),),
+            writes=(out,),
+            weights=weights,
+            saves=(out,),
+            tags=CORE,
+            whole=frozenset({"keys"}),
+        )
+    )
+    return b.dropout("attn.dropout", out, "probabilities_dropped") if dropout else out
+
+
+def _context(b: Builder, probabilities: str, v: str, value: DimName) -> str:
+    out = b.tensor("o", *TOKENS, "heads", value)
+    b.add(
+        Operator(
+            name="attn.context",
+            kind="matmul",
+            dims=(*TOKENS, "keys", "heads", value),
+            reads=(b.use(probabilities), b.use(v, seq="keys")),
+            writes=(out,),
+            flops=2.0,
+            saves=(probabilities, v),
+            tags=CORE,
+        )
+    )
+    return out
