@@ -1,0 +1,119 @@
+"""Candidates: a table of ways to run one training step, one row each, priced all at once.
+
+A single layout is the table of one row, so that one code path prices one plan and a million.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Literal, TypeAlias
+
+import numpy as np
+
+from planner.units import Array, BoolArray, IntArray
+
+AxisName: TypeAlias = str
+"""Name of a mesh axis: ``dp``, ``cp``, ``tp``, ``pp`` and, in the expert view of the same ranks, ``edp``, ``ep``,
+``etp``."""
+
+Recompute: TypeAlias = Literal["none", "selective", "full"]
+RECOMPUTE: tuple[Recompute, ...] = ("none", "selective", "full")
+Schedule: TypeAlias = Literal["gpipe", "1f1b", "interleaved"]
+SCHEDULES: tuple[Schedule, ...] = ("gpipe", "1f1b", "interleaved")
+SHARDING: tuple[str, ...] = ("none", "ZeRO-1", "ZeRO-2", "ZeRO-3")
+"""What is sharded over the data ranks: nothing; optimizer states; and gradients; and weights (FSDP)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidates:
+    """Columns of equal length; shape ``(n,)``."""
+
+    dp: IntArray
+    """Data-parallel degree."""
+    tp: IntArray
+    """Tensor-parallel degree."""
+    pp: IntArray
+    """Pipeline stages."""
+    cp: IntArray
+    """Context-parallel degree."""
+    ep: IntArray
+    """Expert-parallel degree; shares the ranks of dp, cp and tp."""
+    etp: IntArray
+    """Tensor-parallel degree inside an expert."""
+    vpp: IntArray
+    """Virtual chunks a stage; 1 without interleaving."""
+    micro_batch: IntArray
+    """Sequences in one micro-batch of one data-parallel rank."""
+    sharding: IntArray
+    """Index into ``SHARDING``."""
+    shard_group: IntArray
+    """Data ranks over which states are sharded: dp · cp, or a divisor of it (HSDP)."""
+    recompute: IntArray
+    """Index into ``RECOMPUTE``."""
+    sp: BoolArray
+    """Sequence parallelism: the tp ranks also split the stream between the products."""
+    order: IntArray
+    """Index into the trainer's axis orders."""
+    schedule: IntArray
+    """Index into ``SCHEDULES``."""
+
+    def __len__(self) -> int:
+        return len(self.dp)
+
+    @property
+    def ranks(self) -> IntArray:
+        """Chips used by each candidate."""
+        return self.dp * self.cp * self.tp * self.pp
+
+    @property
+    def edp(self) -> IntArray:
+        """Replicas of an expert's weights within a stage."""
+        return self.dp * self.cp * self.tp // (self.ep * self.etp)
+
+    def num_micro_batches(self, global_batch: int) -> IntArray:
+        """Micro-batches of one step (gradient accumulation)."""
+        return global_batch // (self.dp * self.micro_batch)
+
+    def take(self, index: IntArray | BoolArray | slice) -> Candidates:
+        """The rows at an index, a mask or a slice."""
+        return Candidates(**{f.name: getattr(self, f.name)[index] for f in fields(self)})
+
+    def repeat(self, count: int) -> Candidates:
+        """Every row ``count`` times in a row."""
+        return Candidates(**{f.name: np.repeat(getattr(self, f.name), count) for f in fields(self)})
+
+    def degree(self, axis: AxisName) -> IntArray:
+        """The size of an axis in either view."""
+        return self.edp if axis == "edp" else getattr(self, axis)  # type: ignore[no-any-return]
+
+
+def single(**columns: int) -> Candidates:
+    """A table of one row; what is not given is 1 (indices 0), ``shard_group`` all data ranks.
+
+    >>> single(dp=2, tp=4).ranks
+    array([8])
+    """
+    ones = ("dp", "tp", "pp", "cp", "ep", "etp", "vpp", "micro_batch")
+    row: dict[str, int] = {name: 1 for name in ones} | {
+        "sharding": 0,
+        "recompute": 0,
+        "sp": 0,
+        "order": 0,
+        "schedule": SCHEDULES.index("1f1b"),
+    }
+    row |= columns
+    row.setdefault("shard_group", row["dp"] * row["cp"])
+    arrays = {name: np.array([value], dtype=np.int64) for name, value in row.items()}
+    arrays["sp"] = arrays["sp"].astype(bool)  # type: ignore[assignment]
+    return Candidates(**arrays)  # type: ignore[arg-type]
+
+
+def concatenate(tables: list[Candidates]) -> Candidates:
+    """Tables under one another."""
+    names = [f.name for f in fields(Candidates)]
+    return Candidates(**{n: np.concatenate([getattr(t, n) for t in tables]) for n in names})
+
+
+def as_float(values: IntArray) -> Array:
+    """Integers as floats, for arithmetic that may overflow."""
+    return values.astype(np.float64)
