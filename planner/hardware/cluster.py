@@ -1,0 +1,118 @@
+"""A cluster: chips, and the network as an ordered list of levels from the closest to the farthest."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from planner.hardware.chip import Chip
+from planner.units import Array, Number
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Level:
+    """One tier of the network, such as all chips of a node or all nodes of a rack.
+
+    A collective that moves S bytes (S as nccl-tests counts it: the full gathered buffer of an all-gather)
+    among members of one level takes ``latency * log2(members) + f S / achieved * (1 + sqrt(ramp_bytes / S))``
+    with the usual ring factor f.
+    """
+
+    name: str
+    """What people call it: ``node``, ``rack``, ``pod``, ``network``."""
+    size: int | None
+    """Chips in one group of this level, all inner levels included; None where nothing limits it."""
+    bandwidth: float
+    """Bytes/s on the wire, for one chip and one direction."""
+    efficiency: float
+    """Fraction of ``bandwidth`` that large messages reach as bus bandwidth."""
+    latency: float
+    """Seconds for one doubling of the members."""
+    ramp_bytes: float
+    """Message size at which time is twice that of bandwidth alone."""
+    oversubscription: float = 1.0
+    """By how much the links above the group are fewer than the chips could fill; at least 1."""
+    full_mesh: bool = False
+    """Whether every pair of chips owns its own link, so that few members reach only few links."""
+    link: str = ""
+    """Kind of link in ``hardware_profiles/links.yaml`` whose numbers were taken, if any."""
+    note: str = ""
+    """What else there is to know about it."""
+
+    @property
+    def achieved(self) -> float:
+        """Bytes/s that large messages reach when a whole group takes part, for one chip and direction."""
+        return self.bandwidth * self.efficiency / self.oversubscription
+
+    def achieved_by(self, members: Number) -> Array:
+        """Bytes/s that large messages reach when only so many members of a group take part.
+
+        A switch gives every member its full rate. In a full mesh each pair owns one link, so n of N chips
+        reach ``(n - 1) / (N - 1)`` of it.
+
+        Shapes: that of ``members``.
+
+        Source: MI355X all-reduce of 2, 4, 8 chips: 59, 165, 393 GB/s; MI300X of 2, 8: 48, 313 GB/s.
+        """
+        if not self.full_mesh or self.size is None:
+            return np.full_like(members, self.achieved, dtype=np.float64)
+        links = np.maximum(np.asarray(members) - 1, 1) / max(self.size - 1, 1)
+        return np.asarray(self.achieved * np.minimum(links, 1.0), dtype=np.float64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """So many chips of one kind and the levels that join them."""
+
+    name: str
+    """How the user asked for it, or the profile's name."""
+    chip: Chip
+    """The chip that all of them are."""
+    num_chips: int
+    """Chips that training uses."""
+    levels: tuple[Level, ...]
+    """Tiers of the network, innermost first; sizes nest and the outermost has no limit."""
+    chips_per_host: int
+    """Chips that one host drives; a job gets whole hosts."""
+    host_bandwidth: float
+    """Bytes/s between a chip and its host's memory, one direction, achieved."""
+    host_memory: float | None = None
+    """Bytes of host memory a chip, where known."""
+    assumed: tuple[str, ...] = ()
+    """What nobody stated or measured about this cluster, one clause each, to be shown with every answer."""
+    sources: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """Where each number comes from, by profile key."""
+
+    @property
+    def groups(self) -> tuple[int, ...]:
+        """How many of this cluster's chips stand in one group of each level; 0 where one group holds all.
+
+        A job that cannot fill its groups is spread evenly in whole hosts where that works out: 512 chips on
+        racks of 72 take 64 of each of 8 racks.
+        """
+        groups: list[int] = []
+        inner = 1
+        for level in self.levels:
+            if level.size is None or level.size >= self.num_chips:
+                groups.append(0)
+            else:
+                unit = math.lcm(inner, self.chips_per_host)
+                inner = _evenly(level.size, unit if unit <= level.size else inner, self.num_chips)
+                groups.append(inner)
+        return tuple(groups)
+
+    @property
+    def depth(self) -> int:
+        """How many levels, from the innermost, the chips of this cluster need."""
+        return next(
+            (depth for depth, group in enumerate(self.groups, 1) if group == 0), len(self.levels)
+        )
+
+
+def _evenly(size: int, unit: int, num_chips: int) -> int:
+    """The largest multiple of ``unit`` that divides the chips and more than half fills a group, or a full one."""
+    full = size - size % unit
+    return next((held for held in range(full, size // 2, -unit) if num_chips % held == 0), full)
