@@ -1,0 +1,324 @@
+"""The plan: the answer as data, versioned and published as a JSON Schema.
+
+Everything that a person or a trainer sees is read from here; nothing is computed while rendering. Sizes are bytes,
+times are seconds, shares are fractions, money is US dollars.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+SCHEMA_VERSION = "1"
+
+
+class Part(BaseModel):
+    """Base of all parts of a plan: frozen, and strict about unknown keys."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
+
+
+class Fingerprints(Part):
+    """Hashes of what the plan was made from; a plan whose inputs changed is stale."""
+
+    model: str
+    cluster: str
+    recipe: str
+    trainer: str
+
+
+class ModelFacts(Part):
+    """The model in a few numbers."""
+
+    name: str
+    num_params: int
+    """Parameters, multi-token-prediction modules not counted."""
+    num_active_params: int
+    """Parameters that one token meets."""
+    num_layers: int
+    source: str = ""
+
+
+class LevelFacts(Part):
+    """One tier of the network."""
+
+    name: str
+    size: int
+    """Chips in one group."""
+    bandwidth: float
+    """Bytes/s a chip and direction, on the wire."""
+    achieved: float
+    """Bytes/s a chip and direction that large collectives reach."""
+    latency: float
+    """Seconds for one step of a collective."""
+
+
+class ClusterFacts(Part):
+    """The cluster in a few numbers."""
+
+    name: str
+    chip: str
+    num_chips: int
+    memory: float
+    """Usable bytes on a chip."""
+    peak: float
+    """FLOP/s of one chip in the recipe's precision, dense, data sheet."""
+    levels: tuple[LevelFacts, ...]
+    price: float | None = None
+    """Dollars for one chip-hour."""
+
+
+class RecipeFacts(Part):
+    """What training asks for."""
+
+    global_batch: int
+    seq: int
+    precision: str
+    optimizer: str
+
+
+class Degrees(Part):
+    """How many ways the step is cut, and how."""
+
+    dp: int
+    tp: int
+    pp: int
+    cp: int
+    ep: int
+    etp: int
+    vpp: int
+    """Virtual chunks a stage."""
+    micro_batch: int
+    """Sequences in a micro-batch."""
+    num_micro_batches: int
+    """Micro-batches of a data-parallel rank in one step."""
+    sharding: Literal["none", "ZeRO-1", "ZeRO-2", "ZeRO-3"]
+    shard_group: int
+    """Data ranks over which states are sharded."""
+    recompute: Literal["none", "selective", "full"]
+    sequence_parallel: bool
+    schedule: Literal["gpipe", "1f1b", "interleaved"]
+    order: tuple[str, ...]
+    """Axes from innermost (neighbouring chips) to outermost."""
+    chips_used: int
+
+
+class Term(Part):
+    """One entry of a sum, such as a part of the step or of the memory."""
+
+    name: str
+    """Stable id, such as ``step.compute``."""
+    label: str
+    """Words for people."""
+    value: float
+    """Seconds on the critical path, or bytes."""
+    hidden: float = 0.0
+    """Seconds that run behind other work."""
+
+
+class Stage(Part):
+    """One pipeline stage."""
+
+    index: int
+    layers: tuple[str, ...]
+    """Layers of every chunk, folded: ``("0-7", "32-39")``."""
+    embedding: bool
+    head: bool
+    forward: float
+    """Seconds of one micro-batch forwards through the stage, all chunks."""
+    backward: float
+    """Seconds backwards, recompute included."""
+    in_flight: float
+    """Micro-batches whose activations the stage holds at its peak."""
+    memory: tuple[Term, ...]
+    memory_total: float
+    """Bytes; the sum of ``memory``."""
+
+
+class Collective(Part):
+    """One communication that a layout change inserts."""
+
+    kind: Literal["all-reduce", "all-gather", "reduce-scatter", "all-to-all", "send"]
+    tensor: str
+    axis: str
+    phase: Literal["forward", "backward", "gradient", "weight"]
+    bytes: float
+    """Bytes of the full buffer as nccl-tests counts it."""
+    seconds: float
+    exposed: float
+    """Seconds that nothing hides."""
+
+
+class OperatorPlan(Part):
+    """One operator of a block: how it is cut, and what that costs for one micro-batch."""
+
+    name: str
+    kind: str
+    split: dict[str, str]
+    """Axis to the dim that it splits; an axis that is absent splits nothing."""
+    inputs: dict[str, dict[str, str]]
+    """For every tensor read, axis to placement: ``shard(dim)``, ``replicate`` or ``partial``."""
+    weights: dict[str, dict[str, str]]
+    outputs: dict[str, dict[str, str]]
+    shape: dict[str, float]
+    """Local size of every dim of the iteration space."""
+    flops: float
+    """Forward FLOPs on one chip."""
+    forward: float
+    """Seconds."""
+    backward: float
+    """Seconds, recompute not included."""
+    roofline: float
+    """Seconds forwards at the data sheet's peak FLOP/s or bandwidth, whichever is slower."""
+    saved: float
+    """Bytes kept for the backward pass under the plan's recompute mode."""
+    recomputed: bool
+    collectives: tuple[Collective, ...]
+
+
+class BlockPlan(Part):
+    """One distinct layer kind; equal layers share it."""
+
+    name: str
+    layers: str
+    """Layers that use it, folded: ``3-60``; or ``embedding``, ``head``, ``mtp``."""
+    count: int
+    operators: tuple[OperatorPlan, ...]
+    gradient_collectives: tuple[Collective, ...]
+    """Once a step (or a micro-batch, for sharded weights): gradients and gathered weights."""
+
+
+class Alternative(Part):
+    """A candidate that was priced exactly, and why it is not the plan."""
+
+    rank: int
+    degrees: Degrees
+    step: float
+    memory: float
+    """Bytes on the fullest chip."""
+    fits: bool
+    reason: str
+    """One clause; empty for the winner."""
+    difference: tuple[Term, ...] = ()
+    """Its terms of the step minus the winner's."""
+
+
+class Removed(Part):
+    """What one rule removed from the space."""
+
+    rule: str
+    family: str
+    sentence: str
+    count: int
+
+
+class Proof(Part):
+    """What is known about plans that were not priced exactly."""
+
+    optimal: bool
+    """No candidate of the space is faster in this cost model."""
+    bound: float
+    """Seconds; no candidate of the space is faster than this."""
+    gap: float
+    """(step - bound) / step."""
+    searched: int
+    """Layouts in the space."""
+    allowed: int
+    """Layouts that satisfy every rule."""
+    fitting: int
+    """Layouts whose least memory fits."""
+    refined: int
+    """Layouts priced exactly."""
+    stopped: bool = False
+    """A time limit or the user stopped the search."""
+
+
+class Assumption(Part):
+    """Something that the user did not state."""
+
+    key: str
+    text: str
+
+
+class Trust(Part):
+    """How far the numbers can be trusted."""
+
+    text: str
+    step_error: float | None = None
+    """Half width of the interval around the step time, as a share; None where nothing was measured."""
+    memory_error: float | None = None
+    measured: bool = False
+
+
+class Plan(Part):
+    """The answer: degrees, stages, operators, predictions, proof, and the reasons."""
+
+    schema_version: Literal["1"] = SCHEMA_VERSION
+    made_by: str
+    fingerprints: Fingerprints
+    model: ModelFacts
+    cluster: ClusterFacts
+    recipe: RecipeFacts
+    trainer: str
+    trainer_release: str
+    pins: tuple[str, ...]
+    degrees: Degrees
+    step: float
+    """Predicted seconds of one step."""
+    time: tuple[Term, ...]
+    """Parts of the step; their values sum to ``step``."""
+    tokens_per_second: float
+    tokens_per_second_per_chip: float
+    mfu: float
+    """Model FLOPs (forward and backward, no recompute, causal attention halved) over the peak of the chips used."""
+    price_per_million_tokens: float | None
+    memory: float
+    """Bytes on the fullest chip."""
+    memory_stage: int
+    memory_limit: float
+    fits: bool
+    stages: tuple[Stage, ...]
+    blocks: tuple[BlockPlan, ...]
+    alternatives: tuple[Alternative, ...]
+    removed: tuple[Removed, ...]
+    proof: Proof
+    assumptions: tuple[Assumption, ...]
+    warnings: tuple[str, ...]
+    trust: Trust
+
+
+class Remedy(Part):
+    """A smallest change that would fit."""
+
+    change: str
+    memory: float
+    limit: float
+    note: str
+
+
+class NoPlan(Part):
+    """No candidate fits: the closest miss, its arithmetic, and the smallest changes that fit."""
+
+    schema_version: Literal["1"] = SCHEMA_VERSION
+    made_by: str
+    model: ModelFacts
+    cluster: ClusterFacts
+    recipe: RecipeFacts
+    trainer: str
+    pins: tuple[str, ...]
+    memory_limit: float
+    closest: Degrees | None
+    """The candidate that needs least memory; None where rules removed every candidate."""
+    stage: int = 0
+    memory: float = 0.0
+    terms: tuple[Term, ...] = ()
+    explanation: str = ""
+    """Why the largest term is large."""
+    remedies: tuple[Remedy, ...] = ()
+    removed: tuple[Removed, ...]
+    searched: int
+    assumptions: tuple[Assumption, ...] = ()
+
+
+Answer = Annotated[Plan | NoPlan, Field(union_mode="left_to_right")]
