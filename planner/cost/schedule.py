@@ -1,0 +1,349 @@
+"""How long a pipelined step takes: exact simulation, closed form, and proven lower bounds.
+
+Notation of the proofs: f and b are times of one chunk of one stage for one micro-batch, w = f + b; F, B and W are their
+sums over all stages and chunks. A path is a chain of operations in which each must wait for the one before, either
+because a stage executes them in this order or because data flows; its length never exceeds the makespan. A convex
+combination of lengths of paths is therefore a lower bound as well.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+
+import numpy as np
+
+from planner.cost.orders import FORWARD, Orders, Schedule, order, warmup
+from planner.units import Array, IntArray, Number
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Program:
+    """A schedule made ready for simulation: operations numbered so that each follows all that it waits for."""
+
+    orders: Orders
+    """What each stage executes."""
+    chunks: int
+    """Chunks a stage."""
+    microbatches: int
+    """Micro-batches of a step."""
+    number: IntArray
+    """Number of each operation in the order tables; shape (stages, operations a stage)."""
+    levels: tuple[int, ...]
+    """Bounds of the levels: operations numbered from one bound to the next do not wait for one another."""
+    task: IntArray
+    """Row of the durations, ordered (kind, stage, chunk), of each operation."""
+    hop: IntArray
+    """Boundary that each operation's input crosses, numbered by the earlier stage; ``stages`` where none."""
+    after_own: IntArray
+    """1 + number of the operation that precedes on the same stage; 0 where none."""
+    after_data: IntArray
+    """1 + number of the operation that produces the input; 0 where none."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Timing:
+    """Result of a simulation."""
+
+    makespan: Array
+    """Seconds from the first forward to the last backward; shape (...)."""
+    idle: Array
+    """Seconds of the makespan in which a stage does not compute; shape (..., stages)."""
+
+
+@lru_cache(maxsize=64)
+def compile_schedule(schedule: Schedule, p: int, m: int, v: int = 1) -> Program:
+    """Numbers the operations of a schedule by dependency level, by executing it in steps of equal length.
+
+    Args:
+        schedule: see :func:`planner.cost.orders.order`.
+        p: stages.
+        m: micro-batches.
+        v: chunks a stage.
+
+    Raises:
+        ValueError: the schedule does not exist for these numbers, or its order deadlocks.
+    """
+    orders = order(schedule, p, m, v)
+    producer, hop = _data_edges(orders, v, m)
+    size = orders.kind.size
+    waves = _waves(producer.reshape(p, -1))
+    ranked = np.concatenate(waves)
+    number = np.empty(size + 1, np.int64)
+    number[ranked] = np.arange(size)
+    number[size] = -1
+    own = np.arange(size).reshape(p, -1) - 1
+    own[:, 0] = size
+    stage = np.arange(p)[:, None]
+    task = ((orders.kind * p + stage) * v + orders.chunk).ravel()
+    return Program(
+        orders=orders,
+        chunks=v,
+        microbatches=m,
+        number=number[:size].reshape(p, -1),
+        levels=(0, *np.cumsum([len(wave) for wave in waves]).tolist()),
+        task=task[ranked],
+        hop=hop[ranked],
+        after_own=number[own.ravel()[ranked]] + 1,
+        after_data=number[producer[ranked]] + 1,
+    )
+
+
+def _data_edges(orders: Orders, v: int, m: int) -> tuple[IntArray, IntArray]:
+    """For each operation, in table order, its input's producer and the boundary crossed (sentinels: size, p)."""
+    p, size = len(orders.kind), orders.kind.size
+    stage = np.arange(p)[:, None]
+    depth = orders.chunk * p + stage
+    places = np.full((2, p * v, m), size)
+    places[orders.kind, depth, orders.microbatch] = np.arange(size).reshape(p, -1)
+    forward = orders.kind == FORWARD
+    turn = ~forward & (depth == p * v - 1)
+    source = np.where(turn, depth, np.where(forward, depth - 1, depth + 1))
+    kind = np.where(turn, FORWARD, orders.kind)
+    producer = np.where(source < 0, size, places[kind, source, orders.microbatch])
+    boundary = np.minimum(source, depth) % p
+    hop = np.where(turn | (source < 0) | (p == 1), p, boundary)
+    return producer.ravel(), hop.ravel()
+
+
+def _waves(producer: IntArray) -> list[IntArray]:
+    """Operations that become ready together when each takes one step, as positions in the flat tables."""
+    p, length = producer.shape
+    start, never = p * length, p * length + 1
+    waits = np.column_stack([producer, np.full(p, never)])
+    done = np.zeros(never + 1, np.bool_)
+    done[start] = True
+    stage, base, cursor = np.arange(p), np.arange(p) * length, np.zeros(p, np.int64)
+    waves = []
+    while (ready := done[waits[stage, cursor]]).any():
+        wave = (base + cursor)[ready]
+        done[wave] = True
+        cursor += ready
+        waves.append(wave)
+    if (cursor < length).any():
+        raise ValueError(f"stages {np.flatnonzero(cursor < length).tolist()} wait for one another")
+    return waves
+
+
+def simulate(program: Program, forward: Array, backward: Array, send: Number = 0.0) -> Timing:
+    """Exact makespan: each operation starts once its stage is free and its input has arrived.
+
+    Args:
+        program: from :func:`compile_schedule`.
+        forward: time of each stage's chunk for one micro-batch.
+        backward: the same backwards.
+        send: delay of an activation or gradient over the boundary between a stage and the next (the last one's next
+            is the first); stages do not wait while they send.
+
+    Shapes:
+        forward and backward (..., stages, chunks); send broadcasts to (..., stages).
+
+    Units:
+        Seconds.
+    """
+    ends, _ = _execute(program, forward, backward, send)
+    makespan = np.asarray(ends[program.number[:, -1] + 1].max(axis=0))
+    busy = program.microbatches * (forward + backward).sum(axis=-1)
+    return Timing(makespan, makespan[..., None] - busy)
+
+
+def start_times(program: Program, forward: Array, backward: Array, send: Number = 0.0) -> Array:
+    """When each operation starts, for a timeline; arguments as in :func:`simulate`.
+
+    Returns:
+        Seconds, at the places of ``program.orders``.
+
+    Shapes:
+        (..., stages, operations a stage).
+    """
+    ends, costs = _execute(program, forward, backward, send)
+    return np.moveaxis((ends[1:] - costs)[program.number], (0, 1), (-2, -1))
+
+
+def _execute(
+    program: Program, forward: Array, backward: Array, send: Number
+) -> tuple[Array, Array]:
+    """End (from 1, entry 0 is the start of the step) and duration (from 0) of each operation, by number."""
+    p, v = len(program.orders.kind), program.chunks
+    shape = np.broadcast_shapes(forward.shape, backward.shape, (*np.shape(send), 1))
+    if shape[-2:] != (p, v):
+        raise ValueError(f"times must end in the shape ({p}, {v}), not {shape[-2:]}")
+    lead = shape[:-2]
+    kinds = np.stack([np.broadcast_to(times, shape) for times in (forward, backward)])
+    durations = np.moveaxis(kinds, (-2, -1), (1, 2)).reshape(2 * p * v, *lead)
+    delays = np.zeros((p + 1, *lead))
+    delays[:p] = np.moveaxis(np.broadcast_to(send, shape[:-1]), -1, 0)
+    costs = durations[program.task]
+    lags = costs + delays[program.hop]
+    ends = np.zeros((len(costs) + 1, *lead))
+    for first, last in pairwise(program.levels):
+        part = slice(first, last)
+        free = ends[program.after_own[part]] + costs[part]
+        fed = ends[program.after_data[part]] + lags[part]
+        np.maximum(free, fed, out=ends[first + 1 : last + 1])
+    return ends, costs
+
+
+def makespan_equal(
+    p: int | IntArray, m: int | IntArray, v: int | IntArray, forward: Number, backward: Number
+) -> Array:
+    """Makespan where all chunks take equal times and nothing is lost in sending; the same for every schedule.
+
+    Args:
+        p: stages.
+        m: micro-batches.
+        v: chunks a stage, 1 unless interleaved.
+        forward: a stage's time for one micro-batch, all its chunks together.
+        backward: the same backwards.
+
+    Shapes:
+        All broadcast.
+
+    Units:
+        Seconds.
+
+    Source:
+        Narayanan et al. 2021, Efficient Large-Scale Language Model Training, section 2.2.
+    """
+    return np.asarray((np.multiply(m, v) + p - 1) / v * np.add(forward, backward), np.float64)
+
+
+def lower_bound(
+    schedule: int | IntArray,
+    p: int | IntArray,
+    m: int | IntArray,
+    v: int | IntArray,
+    forward: Number,
+    backward: Number,
+    send: Number = 0.0,
+) -> Array:
+    """A makespan that no division of the model over stages and chunks can beat.
+
+    Args:
+        schedule: code of the :class:`Schedule`.
+        p: stages.
+        m: micro-batches; a multiple of p when interleaved.
+        v: chunks a stage.
+        forward: F, one micro-batch through the whole model.
+        backward: B, the same backwards.
+        send: least delay of any boundary.
+
+    Shapes:
+        All broadcast.
+
+    Units:
+        Seconds.
+
+    Proof:
+        Beside the formula of each schedule, below.
+    """
+    p, m, v = np.asarray(p), np.asarray(m), np.asarray(v)
+    hop = np.multiply(send, p > 1)
+    gpipe = np.add(forward, backward) * (1 + (m - 1) / p) + 2 * (p - 1) * hop
+    alternating = _alternating_bound(p, m, forward, backward) + 2 * (p - 1) * hop
+    interleaved = _interleaved_bound(p, m, v, forward, backward, (p * v - 1) * hop)
+    kinds = [np.equal(schedule, Schedule.GPIPE), np.equal(schedule, Schedule.ONE_F_ONE_B)]
+    return np.asarray(np.select(kinds, [gpipe, alternating], interleaved), np.float64)
+
+
+def _alternating_bound(p: IntArray, m: IntArray, forward: Number, backward: Number) -> Array:
+    """The bound of 1F1B: the best that depends on F and B alone.
+
+    Stage i executes p-i forwards before its first backward. Path D_i, for i > p-m: micro-batch 0 down and up to stage
+    i, all that i executes up to its last forward, the last micro-batch down and up. Its length is
+    W + (m-p+i) w_i + sum of w_j over j > i, so m-1 terms beside W.
+
+    m > p: weights x_i with x_i (m-p+i) + sum of x_j over j < i = (m-1)/p give every w the coefficient (m-1)/p and sum
+    to 1; none is negative, as the sum stays below 1 <= (m-1)/p. The bound W + (m-1) W/p is attained by equal stages.
+
+    m <= p: the first q = p-m+1 stages execute all forwards first and have paths W + (m-1) f_i and W + (m-1) b_i; for
+    the others D_q is W + sum of their w. Weights 1 on D_q and 1/(m-1) on each of the 2q paths, scaled to
+    sum 1, give W + (m-1) W/(2p-m+1); without the forward paths, W + (m-1) B/p; without the backward ones,
+    W + (m-1) F/p. GPipe has such paths for all pairs of stages, W + (m-1) (f_i + b_k), with the mean W + (m-1) W/p.
+    """
+    total = np.add(forward, backward)
+    few = np.maximum(total / np.maximum(2 * p - m + 1, 1), np.maximum(forward, backward) / p)
+    return np.asarray(total + (m - 1) * np.where(m > p, total / p, few), np.float64)
+
+
+def _interleaved_bound(
+    p: IntArray, m: IntArray, v: IntArray, forward: Number, backward: Number, sends: Number
+) -> Array:
+    """The bound of the interleaved schedule, with ``sends`` the delays of one pass through the model.
+
+    First family: micro-batch 0 through the chunks before c, and in chunk c down to stage i; all that i executes up to
+    the last micro-batch's backward of chunk d, which comes after all forwards because the warm-up is at least
+    (v-1) p; that micro-batch to the end. Let c and d be uniform, i have probability y_i, Y_j be the sum of y
+    after j and k = (v-1)/v. At stage j the least coefficient over chunks is m y_j + Y_j/v - max(0, k (p y_j - 1)). With
+    y_j = 1/p + e (j - (p-1)/2), Y_j >= (p-1-j)/p; so at e = 2/(p v (2m - k p)) all coefficients are at least
+    m/p + (p-1)/(p v) (m - k p)/(2m - k p), reached at the first and the last stage.
+
+    Second family: micro-batch 0 forwards through everything; then only backwards: micro-batch 0 through the chunks
+    after c, and in chunk c up to stage i; all backwards of i up to the last micro-batch's of chunk c; that one to the
+    end. With i and c uniform every b has the coefficient m/p + (p-1)/(p v). Or forwards and backwards exchanged.
+    """
+    total, lead = np.add(forward, backward), (p - 1) / (p * v)
+    spare = np.maximum(m - (v - 1) / v * p, 0)
+    both = total * (m / p + lead * spare / (spare + m)) + sends
+    single = total + np.maximum(forward, backward) * (m / p + lead - 1) + np.multiply(2, sends)
+    return np.asarray(np.maximum(both, single), np.float64)
+
+
+def stage_bound(
+    schedule: Schedule, m: int | IntArray, forward: Array, backward: Array, send: Number = 0.0
+) -> Array:
+    """A lower bound on the makespan of given stages, exact for GPipe and for equal stages.
+
+    Args:
+        schedule: the schedule of all candidates.
+        m: micro-batches; a multiple of the stages when interleaved.
+        forward: time of each stage's chunk for one micro-batch.
+        backward: the same backwards.
+        send: as in :func:`simulate`.
+
+    Shapes:
+        m (...), forward and backward (..., stages, chunks), send broadcasts to (..., stages); result (...).
+
+    Units:
+        Seconds.
+
+    Proof:
+        Stage i executes m w_i, at best without a pause. The earliest arrival of a gradient replaces the time of the
+        forwards before its first backward; the least time from its last forward to the end replaces, by symmetry,
+        the backwards after it. Both hold together unless all forwards come before all backwards; then one of
+        them, and on the other side the plain lead-in. GPipe: each phase is a flow shop of equal jobs.
+    """
+    p, v = forward.shape[-2:]
+    hops = np.broadcast_to(send, (*np.shape(send)[:-1], p)) if p > 1 else np.zeros(1)
+    repeats = np.asarray(m)
+    if schedule == Schedule.GPIPE:
+        phases = [x.sum((-2, -1)) + (repeats - 1) * x.max((-2, -1)) for x in (forward, backward)]
+        return np.asarray(phases[0] + phases[1] + 2 * hops[..., :-1].sum(-1), np.float64)
+    rows = repeats[..., None]
+    first = np.minimum(warmup(schedule, p, rows, v, np.arange(p)) + 1, rows * v)
+    rounds, rest = np.divmod(first[..., None], p * v)
+    counts = rounds * p + np.clip(rest - np.arange(v) * p, 0, p)
+    lead, arrival = _turn(forward, backward, hops, counts)
+    tail, departure = _turn(backward, forward, hops, counts)
+    apart = np.maximum(arrival + tail, lead + departure)
+    joined = np.where(first < rows * v, arrival + departure, apart)
+    return np.asarray((rows * (forward + backward).sum(-1) + joined).max(-1), np.float64)
+
+
+def _turn(down: Array, up: Array, hops: Array, counts: IntArray) -> tuple[Array, Array]:
+    """Lead-in of each stage, and when its first upward operation can start less what it executes before.
+
+    A gradient reaches stage i from any deeper stage l once that has executed its own warm-up, and from the last stage
+    once the first micro-batch has passed through everything.
+    """
+    v = down.shape[-1]
+    crossed = np.cumsum(hops, axis=-1) - hops
+    lead = np.cumsum(down[..., 0], axis=-1) - down[..., 0] + crossed
+    warm = (counts * down).sum(-1)
+    turned = lead + warm
+    through = down.sum((-2, -1)) + v * crossed[..., -1] + (v - 1) * hops[..., -1]
+    turned[..., -1] = np.maximum(turned[..., -1], through)
+    climb = np.cumsum(up[..., -1], axis=-1) + crossed
+    start = np.maximum.accumulate((turned + climb)[..., ::-1], axis=-1)[..., ::-1] - climb
+    return lead, start - warm
