@@ -248,7 +248,7 @@ def lower_bound(
 
 
 def _alternating_bound(p: IntArray, m: IntArray, forward: Number, backward: Number) -> Array:
-    """The bound of 1F1B: the best that depends on F and B alone.
+    """The bound of 1F1B: the best on F and B alone where m > p, and in all cases that tests compare (p <= 4).
 
     Stage i executes p-i forwards before its first backward. Path D_i, for i > p-m: micro-batch 0 down and up to stage
     i, all that i executes up to its last forward, the last micro-batch down and up. Its length is
