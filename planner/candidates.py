@@ -10,11 +10,8 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
+from planner.graph.placement import AxisName
 from planner.units import Array, BoolArray, IntArray
-
-AxisName: TypeAlias = str
-"""Name of a mesh axis: ``dp``, ``cp``, ``tp``, ``pp`` and, in the expert view of the same ranks, ``edp``, ``ep``,
-``etp``."""
 
 Recompute: TypeAlias = Literal["none", "selective", "full"]
 RECOMPUTE: tuple[Recompute, ...] = ("none", "selective", "full")
@@ -84,7 +81,7 @@ class Candidates:
 
     def degree(self, axis: AxisName) -> IntArray:
         """The size of an axis in either view."""
-        return self.edp if axis == "edp" else getattr(self, axis)  # type: ignore[no-any-return]
+        return self.edp if axis == "edp" else getattr(self, axis)
 
 
 def single(**columns: int) -> Candidates:
@@ -104,7 +101,7 @@ def single(**columns: int) -> Candidates:
     row |= columns
     row.setdefault("shard_group", row["dp"] * row["cp"])
     arrays = {name: np.array([value], dtype=np.int64) for name, value in row.items()}
-    arrays["sp"] = arrays["sp"].astype(bool)  # type: ignore[assignment]
+    arrays["sp"] = arrays["sp"].astype(bool)
     return Candidates(**arrays)  # type: ignore[arg-type]
 
 

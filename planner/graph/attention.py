@@ -67,25 +67,24 @@ def latent(
         q = b.linear("attn.q_up", normed, ("q_latent",), ("heads", "head_dim"), "q_flat", tags=up)
     narrow = b.linear("attn.kv_down", source, ("embed",), ("kv_rope_latent",), "kv_narrow")
     normed = b.tensor("kv_latent_normed", *TOKENS, "kv_latent")
+    k_rope = b.tensor("k_rope", *TOKENS, "rope_dim")
     weight = b.tensor(f"{b.name}.attn.kv_norm.weight", "kv_latent", kind="weight")
     b.add(
         Operator(
             name="attn.kv_norm",
             kind="memory",
-            dims=(*TOKENS, "kv_rope_latent", "kv_latent"),
+            dims=(*TOKENS, "kv_rope_latent"),
             reads=(b.use(narrow),),
-            writes=(normed,),
+            writes=(normed, k_rope),
             weights=(weight,),
             saves=(narrow,),
             tags=frozenset({"norm"}),
-            whole=frozenset({"kv_rope_latent", "kv_latent"}),
+            whole=frozenset({"kv_rope_latent"}),
         )
     )
     kv = b.linear("attn.kv_up", normed, ("kv_latent",), ("heads", "nope_value"), "kv", tags=up)
     q = b.memory("attn.rotary_q", (q,), "q_rotated", HEADS, tags=up)
-    k = b.memory(
-        "attn.build_k", (kv, narrow), "k", HEADS, tags=up, whole=frozenset({"kv_rope_latent"})
-    )
+    k = b.memory("attn.build_k", (kv, k_rope), "k", HEADS, tags=up)
     v = b.memory("attn.split_v", (kv,), "v", (*TOKENS, "heads", "value_dim"), tags=up)
     heads = attention.nope_dim + attention.rope_dim
     if not fused:

@@ -105,6 +105,7 @@ def _attention_sizes(layer: Layer) -> dict[DimName, float]:
             "value_dim": a.value_dim,
             "nope_value": a.nope_dim + a.value_dim,
             "kv_latent": a.kv_latent,
+            "rope_dim": a.rope_dim,
             "kv_rope_latent": a.kv_latent + a.rope_dim,
             "q_latent": a.q_latent or 0,
         }

@@ -30,6 +30,11 @@ PER_SEQUENCE: frozenset[DimName] = frozenset({"batch", "capacity"})
 ``capacity`` the rows that one sequence sends to one expert)."""
 
 
+FOLLOWS: dict[DimName, DimName] = {"kv_heads": "heads"}
+"""Dims that are cut together with another: an axis that splits ``heads`` splits ``kv_heads`` too, and copies them where
+it is larger than they are."""
+
+
 @dataclass(frozen=True, slots=True)
 class Tensor:
     """A named tensor of a block."""

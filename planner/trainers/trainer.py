@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from planner.candidates import AxisName, Candidates, Recompute, Schedule
+from planner.candidates import Candidates, Recompute, Schedule
 from planner.errors import Fault
 from planner.graph.model import Model
 from planner.graph.operator import DimName
+from planner.graph.placement import AxisName
 from planner.hardware.cluster import Cluster
 from planner.recipe import Recipe
 from planner.units import BoolArray

@@ -1,0 +1,328 @@
+"""What one block costs on one rank for one micro-batch, for many candidates at once.
+
+Everything is read off the operators' dims, their strategies and layouts; no formula of any architecture stands here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from planner.candidates import Recompute
+from planner.cost import kernels
+from planner.cost.collectives import collective
+from planner.cost.setting import Setting, shards
+from planner.cost.strategies import BlockKey, Move, Structure, roles_of, structure
+from planner.graph.operator import Block, DimName, Operator
+from planner.graph.placement import AxisName, Split
+from planner.units import Array
+
+KEEPS_OUTPUT = frozenset({"core"})
+"""Tags of recomputed operators whose result stays with the operator that reads it; the results of the others are
+discarded too and made again (Megatron-Core's checkpoint without output)."""
+COMMUNICATION: dict[AxisName, str] = {
+    "tp": "tp",
+    "etp": "tp",
+    "cp": "cp",
+    "ep": "ep",
+    "dp": "tp",
+    "edp": "tp",
+}
+"""Under which heading the plan counts the collectives of an axis inside a block."""
+FAMILIES = ("tp", "cp", "ep")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OperatorCost:
+    """One operator on one rank, one micro-batch. Arrays of shape ``(n,)``."""
+
+    forward: Array
+    """Seconds."""
+    backward: Array
+    """Seconds."""
+    flops: Array
+    """Forward FLOPs."""
+    size: Array
+    """Bytes read and written forwards."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Traffic:
+    """Communication of one family. Seconds, shape ``(n,)``."""
+
+    exposed_forward: Array
+    exposed_backward: Array
+    hidden_forward: Array
+    hidden_backward: Array
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BlockCost:
+    """One block on one rank, one micro-batch. Arrays of shape ``(n,)``."""
+
+    forward: Array
+    """Seconds of compute."""
+    backward: Array
+    """Seconds of compute, without recompute."""
+    traffic: Mapping[str, Traffic]
+    """By family of ``FAMILIES``."""
+    recompute: Mapping[Recompute, Array]
+    """Seconds by which each mode lengthens the backward pass, repeated collectives included."""
+    saved: Mapping[Recompute, Array]
+    """Bytes kept from the forward to the backward pass."""
+    working: Mapping[Recompute, Array]
+    """Bytes alive beside them while the block runs backwards."""
+    dense: Array
+    """Weights on the rank that every data rank holds alike (elements)."""
+    expert: Array
+    """Weights on the rank that only the ranks of edp hold alike (elements)."""
+    largest: Array
+    """Elements of the largest weight on the rank."""
+
+    @property
+    def exposed_forward(self) -> Array:
+        """Seconds forwards, exposed communication included."""
+        return self.forward + sum(t.exposed_forward for t in self.traffic.values())
+
+    @property
+    def exposed_backward(self) -> Array:
+        """Seconds backwards, exposed communication included, recompute not."""
+        return self.backward + sum(t.exposed_backward for t in self.traffic.values())
+
+
+def block_structure(s: Setting, block: Block, *, sp: bool) -> Structure:
+    """Strategies and collectives of a block under the trainer's roles."""
+    return structure(BlockKey(block), roles_of(s.task.trainer.roles, sp=sp))
+
+
+def block_cost(s: Setting, block: Block, *, sp: bool) -> BlockCost:
+    """Price a block for all rows of a setting (all with or all without sequence parallelism)."""
+    form = block_structure(s, block, sp=sp)
+    costs = [operator_cost(s, block, op, split) for op, split in _pairs(form)]
+    forward = sum((c.forward for c in costs), np.zeros_like(s.sequences))
+    backward = sum((c.backward for c in costs), np.zeros_like(s.sequences))
+    floor = s.task.trainer.overhead.layer if _is_layer(block) else 0.0
+    core = sum(c.forward for op, c in zip(block.operators, costs, strict=True) if "core" in op.tags)
+    traffic, again = _traffic(s, form, np.asarray(core, dtype=np.float64))
+    sizes = weight_elements(s, form)
+    expert = sum(
+        (n for name, n in sizes.items() if _is_expert(form, name)), np.zeros_like(s.sequences)
+    )
+    total = sum(sizes.values(), np.zeros_like(s.sequences))
+    modes = s.task.trainer.recompute
+    saved = {mode: saved_bytes(s, form, tags) for mode, tags in modes.items()}
+    peak = np.max([c.size for c in costs], axis=0)
+    return BlockCost(
+        forward=np.maximum(forward, floor),
+        backward=np.maximum(backward, 2.0 * floor),
+        traffic=traffic,
+        recompute={mode: _recompute(form, costs, tags, again) for mode, tags in modes.items()},
+        saved=saved,
+        working={mode: peak + np.maximum(saved["none"] - saved[mode], 0.0) for mode in modes},
+        dense=total - expert,
+        expert=expert,
+        largest=np.max([*sizes.values(), np.zeros_like(s.sequences)], axis=0),
+    )
+
+
+def operator_cost(s: Setting, block: Block, op: Operator, split: Split) -> OperatorCost:
+    """Price one operator under a strategy."""
+    chip, precision = s.task.cluster.chip, s.task.recipe.precision
+    flops = op.flops * s.elements(block, op.dims, split)
+    size = _operator_bytes(s, block, op, split)
+    if op.kind == "matmul":
+        groups, m, n, k = matmul_shape(s, block, op, split)
+        narrow = precision if op.weights else ("bf16" if precision == "fp8" else precision)
+        forward = kernels.matmul(chip, narrow, groups, m, n, k, size)
+        backward = op.backward * forward * kernels.BACKWARD_MATMUL
+    elif op.kind == "attention":
+        keys = s.local(block, "keys", [a for a, d in split.items() if d == "keys"])
+        forward = kernels.attention(chip, precision, flops, keys, block.sizes["head_dim"])
+        backward = op.backward * forward * kernels.BACKWARD_ATTENTION
+    elif op.kind == "loss":
+        logits = s.elements(block, op.dims, split)
+        forward = kernels.memory_pass(chip, kernels.LOSS_FORWARD * logits)
+        backward = kernels.memory_pass(chip, kernels.LOSS_BACKWARD * logits)
+    else:
+        passes = s.task.trainer.overhead.memory_passes if op.kind == "memory" else 1.0
+        forward = kernels.memory_pass(chip, passes * size)
+        backward = (2.0 if op.kind == "memory" else 1.0) * forward
+    return OperatorCost(forward=forward, backward=backward, flops=flops, size=size)
+
+
+def matmul_shape(
+    s: Setting, block: Block, op: Operator, split: Split
+) -> tuple[Array, Array, Array, Array]:
+    """Groups, rows, columns and length of sums of a product, read off the dims of its three tensors."""
+    left = set(op.reads[0].dims)
+    right = set(block.tensors[op.weights[0]].dims) if op.weights else set(op.reads[1].dims)
+    out = set(block.tensors[op.writes[0]].dims)
+    parts = (left & right & out, (left & out) - right, (right & out) - left, (left & right) - out)
+    groups, m, n, k = (s.elements(block, _ordered(op, dims), split) for dims in parts)
+    return groups, m, n, k
+
+
+def move_bytes(s: Setting, block: Block, move: Move, form: Structure) -> Array:
+    """Bytes of a move as nccl-tests counts them: the full buffer, or one rank's send buffer of an all-to-all."""
+    tensor = block.tensors[move.tensor]
+    size = s.elements(block, tensor.dims, dict(move.others)) * s.element_bytes(tensor)
+    return size / s.degrees[move.axis] if move.kind == "all-to-all" else size
+
+
+def weight_elements(s: Setting, form: Structure) -> dict[str, Array]:
+    """Elements of every weight on one rank, by name."""
+    return {
+        w.tensor.name: s.elements(form.block, w.tensor.dims, shards(w.layout)) for w in form.weights
+    }
+
+
+def saved_tensors(form: Structure, tags: frozenset[str]) -> tuple[str, ...]:
+    """Names of the tensors kept for the backward pass when operators with these tags are recomputed.
+
+    What a recomputed operator wrote is not kept, unless its tag is in ``KEEPS_OUTPUT`` and an operator that is not
+    recomputed reads it; what it reads from outside is. Logits are counted at the loss, once, not here.
+    """
+    again = {op.name for op in form.block.operators if is_recomputed(op, tags)}
+    writer = {name: op for op in form.block.operators for name in op.writes}
+    kept: dict[str, None] = {}
+    for op in form.block.operators:
+        if op.kind == "loss":
+            continue
+        wanted = list(op.saves) + ([use.tensor for use in op.reads] if op.name in again else [])
+        for name in wanted:
+            source = writer.get(name)
+            outside = source is None or source.name not in again
+            stays = op.name not in again and source is not None and source.tags & KEEPS_OUTPUT
+            if outside or (stays and "*" not in tags):
+                kept[name] = None
+    return tuple(kept)
+
+
+def is_recomputed(op: Operator, tags: frozenset[str]) -> bool:
+    """Whether a recompute mode with these tags runs the operator a second time."""
+    return "*" in tags or bool(op.tags & tags)
+
+
+def saved_bytes(s: Setting, form: Structure, tags: frozenset[str]) -> Array:
+    """Bytes kept from forward to backward on one rank, in the layouts in which tensors stand."""
+    total = np.zeros_like(s.sequences)
+    for name in saved_tensors(form, tags):
+        total = total + s.tensor_bytes(form.block, form.block.tensors[name], form.layouts[name])
+    return total
+
+
+def move_seconds(s: Setting, form: Structure, move: Move) -> Array:
+    """Seconds of one collective of a block."""
+    size = move_bytes(s, form.block, move, form)
+    return collective(move.kind, size, s.members[move.axis], s.task.cluster)
+
+
+def exposed_share(s: Setting, move: Move) -> float:
+    """Share of a move's time that stays on the critical path, before compute runs short.
+
+    What is gathered again for the backward pass runs beside the input gradient's product and is hidden.
+    """
+    family = COMMUNICATION[move.axis]
+    if move.again and family == "tp":
+        return 0.0
+    return float(getattr(s.task.trainer.overlap, family))
+
+
+def _pairs(form: Structure) -> list[tuple[Operator, Split]]:
+    return list(zip(form.block.operators, form.splits, strict=True))
+
+
+def _ordered(op: Operator, dims: set[DimName]) -> list[DimName]:
+    return [dim for dim in op.dims if dim in dims]
+
+
+def _is_layer(block: Block) -> bool:
+    return any("core" in op.tags for op in block.operators)
+
+
+def _is_expert(form: Structure, name: str) -> bool:
+    return "experts" in form.block.tensors[name].dims and any(
+        op.view == "expert" and name in op.weights for op in form.block.operators
+    )
+
+
+def _operator_bytes(s: Setting, block: Block, op: Operator, split: Split) -> Array:
+    """Bytes that an operator reads and writes on one rank; an exchange moves only the routed rows, twice."""
+    total = np.zeros_like(s.sequences)
+    if op.kind == "exchange":
+        routed = next(
+            block.tensors[n]
+            for n in (*op.writes, *(use.tensor for use in op.reads))
+            if "capacity" in block.tensors[n].dims
+        )
+        cut = dict.fromkeys(("edp", "ep", "etp"), "capacity")
+        return 2.0 * s.elements(block, routed.dims, cut) * s.element_bytes(routed)
+    for use in op.reads:
+        total = total + s.elements(block, use.dims, _followed(use.dims, split)) * s.element_bytes(
+            block.tensors[use.tensor]
+        )
+    for name in (*op.writes, *(op.weights if op.kind != "lookup" else ())):
+        tensor = block.tensors[name]
+        total = total + s.elements(
+            block, tensor.dims, _followed(tensor.dims, split)
+        ) * s.element_bytes(tensor)
+    return total
+
+
+def _followed(dims: tuple[DimName, ...], split: Split) -> Split:
+    """A strategy in the words of a tensor that has ``kv_heads`` where the operator splits ``heads``."""
+    if "kv_heads" not in dims or "heads" in dims:
+        return split
+    return {axis: "kv_heads" if dim == "heads" else dim for axis, dim in split.items()}
+
+
+def _traffic(s: Setting, form: Structure, core: Array) -> tuple[dict[str, Traffic], Array]:
+    """Communication by family, and the exposed seconds of the forward pass that full recompute repeats.
+
+    Key/value exchange hides behind attention: beyond its exposed share only what exceeds the core's time shows.
+    """
+    zero = np.zeros_like(s.sequences)
+    sums = {(f, phase): [zero, zero] for f in FAMILIES for phase in ("forward", "backward")}
+    for move in form.moves:
+        seconds = move_seconds(s, form, move)
+        share = exposed_share(s, move)
+        entry = sums[COMMUNICATION[move.axis], move.phase]
+        entry[0] = entry[0] + share * seconds
+        entry[1] = entry[1] + (1.0 - share) * seconds
+    for phase, room in (("forward", core), ("backward", 2.5 * core)):
+        exposed, hidden = sums["cp", phase]
+        spill = np.maximum(hidden - room, 0.0)
+        sums["cp", phase] = [exposed + spill, hidden - spill]
+    traffic = {
+        f: Traffic(
+            exposed_forward=sums[f, "forward"][0],
+            exposed_backward=sums[f, "backward"][0],
+            hidden_forward=sums[f, "forward"][1],
+            hidden_backward=sums[f, "backward"][1],
+        )
+        for f in FAMILIES
+    }
+    return traffic, sum((t.exposed_forward for t in traffic.values()), zero)
+
+
+def _recompute(
+    form: Structure, costs: list[OperatorCost], tags: frozenset[str], traffic: Array
+) -> Array:
+    """Seconds of the operators that run again; recomputing everything repeats the collectives as well."""
+    again = [
+        c.forward
+        for op, c in zip(form.block.operators, costs, strict=True)
+        if is_recomputed(op, tags)
+    ]
+    total = sum(again, np.zeros_like(traffic))
+    return total + traffic if "*" in tags else total
+
+
+def head_logits(s: Setting, block: Block, *, sp: bool) -> Array:
+    """Logits on one rank (elements), for the copies that a trainer keeps at the loss."""
+    form = block_structure(s, block, sp=sp)
+    found = [s.elements(block, op.dims, split) for op, split in _pairs(form) if op.kind == "loss"]
+    return np.asarray(prod(found, start=np.float64(1.0))) if found else np.zeros_like(s.sequences)

@@ -1,0 +1,100 @@
+"""The circumstances in which blocks are priced: a task and the degrees of many candidates at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from planner.candidates import Candidates
+from planner.graph.operator import FOLLOWS, PER_SEQUENCE, Block, DimName, Tensor
+from planner.graph.placement import AxisName, Layout, Shard
+from planner.hardware.mesh import members
+from planner.trainers.trainer import Task
+from planner.units import Array, IntArray
+
+EXPERT_AXES: tuple[AxisName, ...] = ("etp", "ep", "edp")
+"""Expert axes, innermost first: they factor the ranks that cp, dp and tp factor too."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Setting:
+    """A task with ``n`` rows of degrees; what the cost functions of blocks look at."""
+
+    task: Task
+    rows: Candidates
+    degrees: Mapping[AxisName, Array]
+    members: Mapping[AxisName, IntArray]
+    """For every axis, its members at each level; ``(levels, n)``."""
+    sequences: Array
+    """Sequences of one micro-batch on all data-parallel ranks; ``(n,)``."""
+
+    def local(self, block: Block, dim: DimName, cut: Iterable[AxisName]) -> Array:
+        """Size of a dim on one rank when these axes cut it; a followed dim is copied beyond its size."""
+        size = np.asarray(block.sizes[dim], dtype=np.float64)
+        parts = prod((self.degrees[axis] for axis in cut), start=np.float64(1.0))
+        if dim in FOLLOWS:
+            parts = np.gcd(size.astype(np.int64), np.asarray(parts).astype(np.int64))
+        return np.asarray((size * self.sequences if dim in PER_SEQUENCE else size) / parts)
+
+    def elements(
+        self, block: Block, dims: Iterable[DimName], cut: Mapping[AxisName, DimName]
+    ) -> Array:
+        """Points on one rank of the space over these dims, under a strategy or a sharding."""
+        total = np.ones_like(self.sequences)
+        for dim in dims:
+            total = total * self.local(block, dim, [a for a, d in cut.items() if d == dim])
+        return total
+
+    def tensor_bytes(self, block: Block, tensor: Tensor, layout: Layout) -> Array:
+        """Bytes of a tensor on one rank under a layout."""
+        return self.elements(block, tensor.dims, shards(layout)) * self.element_bytes(tensor)
+
+    def element_bytes(self, tensor: Tensor) -> float:
+        """Bytes of one element of a tensor."""
+        recipe = self.task.recipe
+        if tensor.kind == "weight":
+            return recipe.weight_bytes
+        fixed = {"activation": recipe.activation_bytes, "statistic": 4.0, "mask": 1.0, "index": 8.0}
+        return fixed[tensor.kind]
+
+
+def shards(layout: Layout) -> dict[AxisName, DimName]:
+    """The sharding part of a layout: axis to dim."""
+    return {axis: place.dim for axis, place in layout.items() if isinstance(place, Shard)}
+
+
+def setting(task: Task, rows: Candidates) -> Setting:
+    """Degrees, strides and members of every axis for these rows."""
+    axes = ("dp", "cp", "tp", "pp", *EXPERT_AXES)
+    return Setting(
+        task=task,
+        rows=rows,
+        degrees={axis: rows.degree(axis).astype(np.float64) for axis in axes},
+        members=axis_members(task, rows),
+        sequences=(rows.micro_batch * rows.dp).astype(np.float64),
+    )
+
+
+def axis_members(task: Task, rows: Candidates) -> dict[AxisName, IntArray]:
+    """Where every axis lies on the levels, by the row's axis order.
+
+    The expert axes follow the same order with etp in the place of tp, ep in that of cp and edp in that of dp.
+    """
+    groups = task.cluster.groups
+    found: dict[AxisName, IntArray] = {}
+    stand_in = {"tp": "etp", "cp": "ep", "dp": "edp", "pp": "pp"}
+    for view in ({axis: axis for axis in stand_in}, stand_in):
+        strides: dict[AxisName, IntArray] = {
+            axis: np.ones(len(rows), dtype=np.int64) for axis in view.values()
+        }
+        for index, order in enumerate(task.trainer.orders):
+            stride = np.ones(len(rows), dtype=np.int64)
+            for axis in (view[name] for name in order):
+                strides[axis] = np.where(rows.order == index, stride, strides[axis])
+                stride = stride * rows.degree(axis)
+        for axis, stride in strides.items():
+            found.setdefault(axis, members(rows.degree(axis), stride, groups))
+    return found

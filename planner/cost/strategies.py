@@ -1,0 +1,266 @@
+"""Strategies of a block under a trainer's roles, and the collectives that follow from them.
+
+One sentence gives every published scheme: *where an axis splits a dim of the operator that an input does not have, that
+input's gradient is partial over the axis*. Tensor parallelism's all-reduces, sequence parallelism's gathers and
+scatters, context parallelism's key/value exchange, vocabulary parallelism's statistics and expert parallelism's
+all-to-alls are what it says about these operators; none of them is written down here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal, TypeAlias
+
+from planner.graph.operator import FOLLOWS, Block, DimName, Operator, Tensor, Use
+from planner.graph.placement import (
+    PARTIAL,
+    REPLICATE,
+    AxisName,
+    Kind,
+    Layout,
+    Partial,
+    Placement,
+    Replicate,
+    Shard,
+    Split,
+    conversion,
+)
+
+Roles: TypeAlias = tuple[tuple[AxisName, tuple[DimName, ...]], ...]
+"""For every axis the dims that it may split, most wanted first. A tuple, so that results can be cached."""
+Phase: TypeAlias = Literal["forward", "backward"]
+
+DENSE: tuple[AxisName, ...] = ("dp", "cp", "tp")
+EXPERT: tuple[AxisName, ...] = ("edp", "ep", "etp")
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A collective on one tensor over one axis."""
+
+    kind: Kind
+    tensor: str
+    axis: AxisName
+    phase: Phase
+    operator: str
+    """The operator that waits for it."""
+    others: tuple[tuple[AxisName, DimName], ...]
+    """How the remaining axes shard the tensor meanwhile."""
+    again: bool = False
+    """Gathers once more, for the backward pass, what was kept in shards."""
+
+
+@dataclass(frozen=True, slots=True)
+class WeightPlacement:
+    """How a weight lies on the axes, and over which axes its gradient is partial."""
+
+    tensor: Tensor
+    layout: Layout
+    partial: tuple[AxisName, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Structure:
+    """Everything about a block under given roles that does not depend on the degrees."""
+
+    block: Block
+    splits: tuple[Split, ...]
+    """The strategy of every operator, in order."""
+    layouts: Mapping[str, Layout]
+    """The layout in which every tensor stands after it was produced (partial sums resolved)."""
+    moves: tuple[Move, ...]
+    weights: tuple[WeightPlacement, ...]
+
+
+def roles_of(roles: Mapping[AxisName, tuple[DimName, ...]], *, sp: bool) -> Roles:
+    """A trainer's roles as a hashable value; without sequence parallelism ``tp`` leaves ``seq`` alone."""
+    return tuple(
+        (axis, tuple(dim for dim in dims if sp or axis != "tp" or dim != "seq"))
+        for axis, dims in roles.items()
+        if axis != "pp"
+    )
+
+
+def strategy(op: Operator, roles: Roles) -> Split:
+    """Every axis of the operator's view splits the first of its dims that the operator has and allows."""
+    axes = EXPERT if op.view == "expert" else DENSE
+    chosen: dict[AxisName, DimName] = {}
+    for axis, dims in roles:
+        if axis in axes:
+            dim = next((d for d in dims if d in op.dims and d not in op.whole), None)
+            if dim is not None:
+                chosen[axis] = dim
+    return chosen
+
+
+def required(use: Use, tensor: Tensor, op: Operator, split: Split) -> Layout:
+    """The layout in which an operator needs an input, in the tensor's own dim names."""
+    if op.kind == "exchange" and "capacity" in tensor.dims:
+        return dict.fromkeys(EXPERT, Shard("capacity"))
+    own = _own_dims(use, tensor)
+    return {axis: Shard(own[dim]) if dim in own else REPLICATE for axis, dim in split.items()}
+
+
+def written(tensor: Tensor, op: Operator, split: Split) -> Layout:
+    """The layout in which an operator leaves an output: what is split but not written is summed."""
+    if op.kind == "exchange" and "capacity" in tensor.dims:
+        return dict.fromkeys(EXPERT, Shard("capacity"))
+    return {axis: Shard(dim) if dim in tensor.dims else PARTIAL for axis, dim in split.items()}
+
+
+def gradient(use: Use, tensor: Tensor, op: Operator, split: Split) -> Layout:
+    """The layout in which an operator leaves the gradient of an input."""
+    if op.kind == "exchange" and "capacity" in tensor.dims:
+        return dict.fromkeys(EXPERT, Shard("capacity"))
+    own = _own_dims(use, tensor)
+    return {axis: Shard(own[dim]) if dim in own else PARTIAL for axis, dim in split.items()}
+
+
+def _own_dims(use: Use, tensor: Tensor) -> dict[DimName, DimName]:
+    """From an operator's dims, followed dims included, to the tensor's own."""
+    own = dict(zip(use.dims, tensor.dims, strict=True))
+    return own | {FOLLOWS[dim]: own[dim] for dim in use.dims if dim in FOLLOWS}
+
+
+@lru_cache(maxsize=256)
+def structure(block_key: BlockKey, roles: Roles) -> Structure:
+    """The strategies, layouts and collectives of a block; cached, since it is the same for all degrees."""
+    block = block_key.block
+    splits = tuple(strategy(op, roles) for op in block.operators)
+    stream = _stream(block, roles)
+    produced = {name: _arriving(block, splits, name, stream) for name in block.inputs}
+    for op, split in zip(block.operators, splits, strict=True):
+        for name in op.writes:
+            produced[name] = written(block.tensors[name], op, split)
+    moves: list[Move] = []
+    layouts: dict[str, Layout] = {}
+    for name, have in produced.items():
+        uses = _uses(block, splits, name)
+        if name in block.outputs:
+            final = stream if "embed" in block.tensors[name].dims else _summed(have)
+            uses.append(("output", final, final))
+        layouts[name] = _settled(have, uses)
+        moves += _moves(block, name, have, uses)
+    return Structure(block, splits, layouts, tuple(moves), _weights(block, splits))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BlockKey:
+    """A block hashed by identity, to serve as a cache key."""
+
+    block: Block
+
+    def __hash__(self) -> int:
+        return id(self.block)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, BlockKey) and other.block is self.block
+
+
+_Uses: TypeAlias = "list[tuple[str, Layout, Layout]]"
+"""(operator, layout it needs, layout of the gradient it leaves) of every reader of a tensor."""
+
+
+def _uses(block: Block, splits: tuple[Split, ...], name: str) -> _Uses:
+    tensor = block.tensors[name]
+    return [
+        (op.name, required(use, tensor, op, split), gradient(use, tensor, op, split))
+        for op, split in zip(block.operators, splits, strict=True)
+        for use in op.reads
+        if use.tensor == name
+    ]
+
+
+def _stream(block: Block, roles: Roles) -> Layout:
+    """How the residual stream lies between blocks: cut as far as the roles cut its dims."""
+    wanted = dict(roles)
+    return {
+        axis: Shard(dim)
+        for axis in DENSE
+        for dim in ("batch", "seq")
+        if dim in wanted.get(axis, ()) and not (axis == "dp" and dim == "seq")
+    }
+
+
+def _arriving(block: Block, splits: tuple[Split, ...], name: str, stream: Layout) -> Layout:
+    """How an input arrives: the stream as it lies; indices as their first reader wants them."""
+    if block.tensors[name].kind == "index":
+        return _uses(block, splits, name)[0][1]
+    return stream
+
+
+def _summed(layout: Layout) -> Layout:
+    return {a: REPLICATE if isinstance(p, Partial) else p for a, p in layout.items()}
+
+
+def _at(layout: Layout, axis: AxisName) -> Placement:
+    return layout.get(axis, REPLICATE)
+
+
+def _settled(have: Layout, uses: _Uses) -> Layout:
+    """The layout a tensor is kept in: as produced, partial sums as the first reader wants them."""
+    first = uses[0][1] if uses else {}
+    return {
+        axis: _at(first, axis) if isinstance(place, Partial) else place
+        for axis, place in have.items()
+    }
+
+
+def _moves(block: Block, name: str, have: Layout, uses: _Uses) -> Iterator[Move]:
+    axes = dict.fromkeys(axis for layout in (have, *(u[1] for u in uses)) for axis in layout)
+    needs_gradient = block.tensors[name].kind in ("activation", "statistic")
+    for axis in axes:
+        source = _at(have, axis)
+        others = _others(have, uses, axis)
+        for operator, kind, want in _distinct(source, [(u[0], _at(u[1], axis)) for u in uses]):
+            yield Move(kind, name, axis, "forward", operator, others)
+            saved = any(name in op.saves for op in block.operators if op.name == operator)
+            if kind == "all-gather" and saved and isinstance(want, Replicate):
+                yield Move(kind, name, axis, "backward", operator, others, again=True)
+        if not needs_gradient:
+            continue
+        back = source if isinstance(source, Shard) else REPLICATE
+        for operator, kind, _ in _distinct_from(back, [(u[0], _at(u[2], axis)) for u in uses]):
+            yield Move(kind, name, axis, "backward", operator, others)
+
+
+def _distinct(
+    source: Placement, wants: list[tuple[str, Placement]]
+) -> Iterator[tuple[str, Kind, Placement]]:
+    """One conversion for every distinct placement that readers want, at the first who wants it."""
+    done: set[Placement] = set()
+    for operator, want in wants:
+        kind = conversion(source, want)
+        if kind is not None and want not in done:
+            done.add(want)
+            yield operator, kind, want
+
+
+def _distinct_from(
+    target: Placement, left: list[tuple[str, Placement]]
+) -> Iterator[tuple[str, Kind, Placement]]:
+    """One conversion for every distinct placement of a gradient: equal ones are added before they move."""
+    done: set[Placement] = set()
+    for operator, place in left:
+        kind = conversion(place, target)
+        if kind is not None and place not in done:
+            done.add(place)
+            yield operator, kind, place
+
+
+def _others(have: Layout, uses: _Uses, axis: AxisName) -> tuple[tuple[AxisName, DimName], ...]:
+    layout = _settled(have, uses)
+    return tuple((a, p.dim) for a, p in layout.items() if a != axis and isinstance(p, Shard))
+
+
+def _weights(block: Block, splits: tuple[Split, ...]) -> tuple[WeightPlacement, ...]:
+    placed: dict[str, WeightPlacement] = {}
+    for op, split in zip(block.operators, splits, strict=True):
+        for name in op.weights:
+            dims = block.tensors[name].dims
+            layout = {a: Shard(d) if d in dims else REPLICATE for a, d in split.items()}
+            partial = tuple(a for a, d in split.items() if d not in dims)
+            placed.setdefault(name, WeightPlacement(block.tensors[name], layout, partial))
+    return tuple(placed.values())
