@@ -23,8 +23,8 @@ class Attention:
     """Tokens a query sees to its left (sliding window or chunk); None for all."""
     qkv_bias: bool = False
     out_bias: bool = False
-    qk_norm: Literal["none", "head", "all"] = "none"
-    """Norm of queries and keys: one weight of ``head_dim`` each, or one over all heads each."""
+    qk_norm: Literal["none", "head", "all", "plain"] = "none"
+    """Norm of queries and keys: one weight of ``head_dim`` each, one over all heads each, or no weight (``plain``)."""
     sinks: bool = False
     """One learned logit a head in the softmax's denominator."""
     output_gate: bool = False

@@ -28,12 +28,7 @@ def grouped_query(
     into: tuple[DimName, ...] = ("pair", "kv_heads", "head_dim")
     kv = b.linear("attn.kv", source, ("embed",), into, "kv", bias=attention.qkv_bias)
     if attention.qk_norm != "none":
-        every = attention.qk_norm == "all"
-        q = b.norm(
-            "attn.q_norm", q, "q_normed", ("head_dim",), ("heads", "head_dim") if every else None
-        )
-        per: tuple[DimName, ...] = ("kv_heads", "head_dim") if every else ("head_dim",)
-        kv = b.norm("attn.k_norm", kv, "kv_normed", ("head_dim",), per)
+        q, kv = _qk_norms(b, q, kv, attention.qk_norm)
     if attention.rotary:
         q = b.memory("attn.rotary_q", (q,), "q_rotated", HEADS)
         kv = b.memory("attn.rotary_k", (kv,), "kv_rotated", (*TOKENS, *into))
@@ -49,6 +44,28 @@ def grouped_query(
     return b.linear(
         "attn.out", out, ("heads", "head_dim"), ("embed",), "attn_out", bias=attention.out_bias
     )
+
+
+def _qk_norms(b: Builder, q: str, kv: str, kind: str) -> tuple[str, str]:
+    """Queries and keys normed by head: a weight a head size, one over all heads, or none."""
+    weights: tuple[tuple[DimName, ...], tuple[DimName, ...]] = {
+        "head": (("head_dim",), ("head_dim",)),
+        "all": (("heads", "head_dim"), ("kv_heads", "head_dim")),
+    }.get(kind, ((), ()))
+    if kind != "plain":
+        q = b.norm("attn.q_norm", q, "q_normed", ("head_dim",), weights[0])
+        return q, b.norm("attn.k_norm", kv, "kv_normed", ("head_dim",), weights[1])
+    for source, target, name in ((q, "q_normed", "q_norm"), (kv, "kv_normed", "k_norm")):
+        b.memory(
+            f"attn.{name}",
+            (source,),
+            target,
+            b.tensors[source].dims,
+            saves=(source,),
+            tags=frozenset({"norm"}),
+            whole=frozenset({"head_dim"}),
+        )
+    return "q_normed", "kv_normed"
 
 
 def latent(

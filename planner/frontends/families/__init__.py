@@ -1,0 +1,1 @@
+"""What each family of models means by the keys of its config.json: one function a family."""
