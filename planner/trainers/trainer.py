@@ -93,16 +93,40 @@ class Trainer:
     sequence_parallel: tuple[bool, ...]
     """Possible values of sequence parallelism where tp > 1."""
     recompute: dict[Recompute, frozenset[str]]
-    """For every mode, the tags of the operators that it recomputes; ``{"*"}`` for all."""
+    """For every mode, the tags of the operators that it recomputes; ``{"*"}`` for all. See ``recomputed``."""
+    recompute_unfused: frozenset[str]
+    """Tags that ``selective`` adds where attention is not fused: the scores are then the largest tensors."""
     axes: frozenset[AxisName]
     """Axes that it has; the others stay 1."""
     expert_tp: bool
     """Experts may be split inside (etp > 1)."""
+    copies_kv: bool
+    """Can give every rank a copy of a key/value head where tp exceeds them."""
+    uneven: frozenset[DimName]
+    """Dims that it splits although the degree does not divide them (padded, or in unequal parts)."""
+    vocab_multiple: int
+    """The vocabulary is padded to a multiple of this times tp; 1 where it is not padded, or only to tp."""
+    uneven_stages: bool
+    """Stages without virtual chunks may hold unequal numbers of layers."""
+    ring_chunks: int
+    """Chunks of the sequence a context-parallel rank holds: 2 where causal work is balanced, else 1."""
     memory: Memory
     overlap: Overlap
     overhead: Overhead
     rules: tuple[Rule, ...]
     source: str
+
+    def recomputed(self, mode: Recompute, *, fused: bool) -> frozenset[str]:
+        """Tags of the operators that a mode recomputes, for fused or unfused attention; ``{"*"}`` for all."""
+        tags = self.recompute[mode]
+        return tags | self.recompute_unfused if mode == "selective" and not fused else tags
+
+    def padded_vocab(self, vocab: int, tp: int) -> int:
+        """Rows of the vocabulary after padding; the same number where the trainer pads nothing."""
+        if "vocab" not in self.uneven:
+            return vocab
+        multiple = self.vocab_multiple * tp
+        return -(-vocab // multiple) * multiple
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +141,21 @@ class Task:
     """Bytes a chip that a plan may use."""
     copy_kv: bool = False
     """Key/value heads may be copied where tp exceeds them."""
+    all_chips: bool = True
+    """A plan must use every chip of the cluster; otherwise it may leave some idle."""
+
+
+FAMILIES = (
+    "chips",
+    "head count",
+    "widths",
+    "sequence",
+    "layers",
+    "batch",
+    "experts",
+    "trainer rules",
+)
+"""Families of rules, in the order in which a person meets them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +165,7 @@ class Rule:
     name: str
     """Stable id, as in ``explain plan.json rule:NAME``."""
     family: str
-    """Word under which the answer counts it: ``head count``, ``trainer rules``, ``batch``, ``pins`` or ``memory``."""
+    """Word under which the answer counts it: one of ``FAMILIES``, or ``pins`` or ``memory`` for what is no rule."""
     sentence: str
     """What must hold, in one sentence."""
     needs: frozenset[str]

@@ -1,0 +1,90 @@
+"""Accelerate with FSDP2, or DeepSpeed ZeRO: data parallelism with sharded states, and context parallelism."""
+
+from __future__ import annotations
+
+from planner.trainers.rules import choose
+from planner.trainers.trainer import Memory, Overhead, Overlap, Trainer
+from planner.units import GIB, MS
+
+FSDP = Trainer(
+    name="fsdp",
+    aliases=("fsdp2", "accelerate", "deepspeed", "zero", "axolotl"),
+    release="Accelerate 1.15.0, DeepSpeed 0.19.8",
+    roles={"dp": ("batch",), "cp": ("seq",), "edp": ("capacity",)},
+    orders=(("tp", "cp", "dp", "pp"),),
+    shardings=(1, 2, 3),
+    hsdp=True,
+    schedules=("1f1b",),
+    sequence_parallel=(False,),
+    recompute={"none": frozenset(), "full": frozenset({"*"})},
+    recompute_unfused=frozenset(),
+    axes=frozenset({"dp", "cp"}),
+    expert_tp=False,
+    copies_kv=False,
+    uneven=frozenset(),
+    vocab_multiple=1,
+    uneven_stages=False,
+    ring_chunks=2,
+    memory=Memory(
+        gradient_bytes=4.0,
+        cast_weights=True,
+        gathered_layers=2.0,
+        logit_bytes=14.0,
+        wgrad_bytes=0.0,
+        runtime_bytes=2.5 * GIB,
+        fragmentation=1.04,
+        optimizer_bytes=4.0,
+        source=(
+            "16 N/n, two gathered layers and the root in bf16: 165 llm-foundry runs pushed to the limit, predicted "
+            "0.5-1.06 of usable memory; logits 14 bytes: torch's cross-entropy in eager mode; DeepSpeed's "
+            "unfused Adam holds 4 bytes more for each parameter it steps on"
+        ),
+    ),
+    overlap=Overlap(
+        tp=1.0,
+        cp=1.0,
+        ep=1.0,
+        gradients=0.19,
+        weights=0.19,
+        sends=1.0,
+        source=(
+            "FSDP traffic: what exceeds compute, and 0.19 of the rest (fitted, loose); cp: nothing hidden (assumed); "
+            "the others do not occur"
+        ),
+    ),
+    overhead=Overhead(
+        step=19 * MS,
+        layer=1.2 * MS,
+        memory_passes=1.6,
+        jitter=0.02,
+        source=(
+            "memory-bound traffic of eager FSDP 1.6 (fitted); step and jitter: fitted on NVIDIA runs, weakly; "
+            "layer as Megatron without CUDA graphs"
+        ),
+    ),
+    rules=choose(
+        "chips",
+        "has-tp",
+        "has-pp",
+        "has-ep",
+        "order",
+        "ring-chunks",
+        "fused-ring",
+        "fp8-tokens",
+        "virtual-pipeline",
+        "schedule",
+        "virtual-schedule",
+        "batch-ranks",
+        "micro-batches",
+        "whole-experts",
+        "experts-only",
+        "sequence-parallel",
+        "state-sharding",
+        "shard-group",
+        "hybrid-sharding",
+        "shard-group-ring",
+        "ring-needs-fsdp",
+        "recompute",
+    ),
+    source="Accelerate 1.15 ParallelismConfig and DeepSpeed 0.19.8 DeepSpeedConfig run on a CPU",
+)

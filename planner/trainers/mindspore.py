@@ -1,0 +1,105 @@
+"""MindFormers on MindSpore, and its likes on Ascend: dp, mp (tp), cp, pipeline, experts, optimizer parallelism."""
+
+from __future__ import annotations
+
+from planner.trainers.rules import choose
+from planner.trainers.trainer import Memory, Overhead, Overlap, Trainer
+from planner.units import GIB, MS
+
+MINDSPORE = Trainer(
+    name="mindspore",
+    aliases=("mindformers", "mindspeed", "mindspeed-llm", "modellink"),
+    release="MindFormers 1.9.0 on MindSpore 2.9-2.10",
+    roles={
+        "dp": ("batch",),
+        "cp": ("seq",),
+        "tp": ("heads", "kv_heads", "ffn", "shared_ffn", "vocab", "seq"),
+        "ep": ("experts",),
+        "etp": ("expert_ffn",),
+        "edp": ("capacity",),
+    },
+    orders=(("tp", "cp", "dp", "pp"),),
+    shardings=(0, 1),
+    hsdp=True,
+    schedules=("1f1b", "interleaved"),
+    sequence_parallel=(False, True),
+    recompute={
+        "none": frozenset(),
+        "selective": frozenset({"norm", "activation"}),
+        "full": frozenset({"*"}),
+    },
+    recompute_unfused=frozenset({"core"}),
+    axes=frozenset({"dp", "cp", "tp", "pp", "ep"}),
+    expert_tp=True,
+    copies_kv=False,
+    uneven=frozenset(),
+    vocab_multiple=1,
+    uneven_stages=True,
+    ring_chunks=1,
+    memory=Memory(
+        gradient_bytes=4.0,
+        cast_weights=False,
+        gathered_layers=0.0,
+        logit_bytes=10.0,
+        wgrad_bytes=0.0,
+        runtime_bytes=2.5 * GIB,
+        fragmentation=1.04,
+        optimizer_bytes=0.0,
+        source=(
+            "bf16 6 + 12/d bytes a parameter: 41 MindSpeed jobs, allocated memory median 0.99 of it; logits 10 bytes: "
+            "upper bound of Megatron without fused loss; runtime and reserved over allocated taken from NVIDIA rows, "
+            "not measured on Ascend"
+        ),
+    ),
+    overlap=Overlap(
+        tp=1.0,
+        cp=1.0,
+        ep=1.0,
+        gradients=0.5,
+        weights=0.5,
+        sends=0.6,
+        source=(
+            "gradients half exposed: the model behind 108 dense 910B rows; tp without MC2 (releases that have it are "
+            "10-20 % faster, batch sizes changed too); the others assumed"
+        ),
+    ),
+    overhead=Overhead(
+        step=19 * MS,
+        layer=0.3 * MS,
+        memory_passes=1.0,
+        jitter=0.02,
+        source="step and jitter from NVIDIA rows; graph mode launches from the device, so little a layer (assumed)",
+    ),
+    rules=choose(
+        "chips",
+        "whole-servers",
+        "power-of-two-tp",
+        "power-of-two-cp",
+        "order",
+        "heads",
+        "kv-heads",
+        "widths",
+        "expert-widths",
+        "ring-chunks",
+        "fused-ring",
+        "token-shards",
+        "fp8-tokens",
+        "stages",
+        "virtual-pipeline",
+        "virtual-chunks",
+        "schedule",
+        "virtual-schedule",
+        "filled-stages",
+        "batch-ranks",
+        "micro-batches",
+        "experts-only",
+        "experts",
+        "expert-mesh",
+        "sequence-parallel",
+        "state-sharding",
+        "shard-group",
+        "hybrid-sharding",
+        "recompute",
+    ),
+    source="MindFormers 1.9.0 rules and MindSpore 2.10 compiler run on a CPU with simulated devices",
+)

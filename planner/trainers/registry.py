@@ -1,0 +1,61 @@
+"""The trainers that we know, by name, and what a stated layout breaks in them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from planner.candidates import Candidates
+from planner.errors import Fault, PlannerError, listed, nearest
+from planner.trainers.fsdp import FSDP
+from planner.trainers.megatron import MEGATRON
+from planner.trainers.mindspore import MINDSPORE
+from planner.trainers.rules import allowed, broken
+from planner.trainers.torchtitan import TORCHTITAN
+from planner.trainers.trainer import Task, Trainer
+from planner.trainers.wording import value
+
+TRAINERS: tuple[Trainer, ...] = (MEGATRON, TORCHTITAN, FSDP, MINDSPORE)
+DEFAULT = MEGATRON
+
+
+def get_trainer(name: str) -> Trainer:
+    """The trainer of a name or an alias, in any case.
+
+    Raises:
+        PlannerError: no trainer has that name (T02); the nearest names are given.
+    """
+    wanted = name.strip().lower().replace("_", "-")
+    names = {known: trainer for trainer in TRAINERS for known in (trainer.name, *trainer.aliases)}
+    if wanted in names:
+        return names[wanted]
+    close = listed(nearest(wanted, names), "and")
+    known = listed([trainer.name for trainer in TRAINERS], "and")
+    raise PlannerError.of(
+        "T02", f"no trainer named '{name}'. Nearest: {close}.", f"Trainers: {known}."
+    )
+
+
+def faults(task: Task, candidates: Candidates) -> tuple[Fault, ...]:
+    """Everything that is wrong with a single stated layout; trainers that could run it are named."""
+    found = broken(task, candidates)
+    if not any(fault.code == "T01" for _, fault in found):
+        return tuple(fault for _, fault in found)
+    able = [t.name for t in TRAINERS if allowed(replace(task, trainer=t), candidates)[0]]
+    others = (f"Trainers that can: {listed(able, 'and')}.",) if able else ()
+    return tuple(
+        Fault(f.code, f.what, f.fix + others, f.where) if f.code == "T01" else f for _, f in found
+    )
+
+
+def notes(task: Task, candidates: Candidates) -> tuple[str, ...]:
+    """What a person should know about a layout that is allowed: sentences, no faults."""
+    tp = value(candidates, "tp")
+    found = []
+    for vocab in task.model.sizes("vocab"):
+        rows = task.trainer.padded_vocab(int(vocab), tp)
+        if rows != vocab:
+            found.append(
+                f"{task.trainer.name} pads the vocabulary from {int(vocab)} to {rows} with tp {tp}; "
+                "another tp may give another size, which a checkpoint must match."
+            )
+    return tuple(found)

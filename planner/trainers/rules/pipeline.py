@@ -1,0 +1,269 @@
+"""Rules of the pipeline: layers over stages and virtual stages, schedules."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from planner.candidates import SCHEDULES, Candidates
+from planner.errors import Fault, listed
+from planner.trainers.trainer import Rule, Task
+from planner.trainers.wording import closest, divisors, value
+from planner.units import BoolArray
+
+INTERLEAVED = SCHEDULES.index("interleaved")
+
+
+def _stages(task: Task, candidates: Candidates) -> BoolArray:
+    pp, layers = candidates.pp, task.model.num_layers
+    keeps: BoolArray = pp <= layers
+    return keeps if task.trainer.uneven_stages else keeps & (layers % pp == 0)
+
+
+def _stages_fault(task: Task, candidates: Candidates) -> Fault:
+    pp, layers = value(candidates, "pp"), task.model.num_layers
+    if pp > layers:
+        return Fault(
+            "P01", f"pp {pp} is more than the {layers} layers.", (f"pp can be 1 to {layers}.",)
+        )
+    fits = closest(divisors(layers), pp)
+    what = f"{layers} layers cannot be cut equally into pp {pp}, as {task.trainer.name} needs."
+    return Fault("P01", what, (f"pp can be {listed(fits)}.",))
+
+
+STAGES = Rule(
+    name="stages",
+    family="layers",
+    sentence="Every stage has a layer, and equal numbers where the trainer knows no uneven layout.",
+    needs=frozenset({"pp"}),
+    keeps=_stages,
+    fault=_stages_fault,
+    source="Megatron-LM 0.19.2 refuses layers not divisible, and takes a layout string instead",
+)
+
+
+def even_cut(layers: int, stages: int) -> str:
+    """The most equal numbers of layers: ``16, 15, 15, 15``.
+
+    >>> even_cut(61, 4)
+    '16, 15, 15, 15'
+    """
+    low, more = divmod(layers, stages)
+    return ", ".join(str(low + (stage < more)) for stage in range(stages))
+
+
+def _chunks(task: Task, candidates: Candidates) -> BoolArray:
+    c = candidates
+    keeps: BoolArray = (c.vpp == 1) | (task.model.num_layers % (c.pp * c.vpp) == 0)
+    return keeps
+
+
+def _chunks_fault(task: Task, candidates: Candidates) -> Fault:
+    pp, vpp = value(candidates, "pp"), value(candidates, "vpp")
+    layers = task.model.num_layers
+    what = f"{layers} layers cannot be cut equally into pp {pp} × {vpp} virtual stages, as {task.trainer.name} needs."
+    fits = [] if layers % pp else [v for v in divisors(layers // pp) if v > 1]
+    if fits:
+        better = f"With pp {pp}, vpp can be {listed([1, *closest(fits, vpp)])}."
+    elif layers % pp == 0 or (task.trainer.uneven_stages and pp <= layers):
+        shown = f"pp {pp} without virtual stages can be {even_cut(layers, pp)}." if pp <= 8 else ""
+        better = f"{shown or f'pp {pp} can do without virtual stages.'} Drop --pin vpp={vpp}."
+    else:
+        better = f"pp can be {listed(closest(divisors(layers), pp))}."
+    return Fault("P01", what, (better,))
+
+
+CHUNKS = Rule(
+    name="virtual-chunks",
+    family="layers",
+    sentence="Virtual stages hold equal numbers of layers: layers divide by pp · vpp.",
+    needs=frozenset({"pp", "vpp"}),
+    keeps=_chunks,
+    fault=_chunks_fault,
+    source="Megatron-LM #468 (80 layers, pp 16, vpp 2 trained 64) and #326. A layout string could hold uneven "
+    "chunks; interleaving is planned with equal ones, uneven stages only without virtual stages",
+)
+
+
+def _schedule(task: Task, candidates: Candidates) -> BoolArray:
+    known = [SCHEDULES.index(name) for name in task.trainer.schedules]
+    keeps: BoolArray = np.isin(candidates.schedule, known)
+    return keeps
+
+
+def _schedule_fault(task: Task, candidates: Candidates) -> Fault:
+    name = SCHEDULES[value(candidates, "schedule")]
+    what = f"{task.trainer.name} cannot run schedule {name}."
+    return Fault("T01", what, (f"It can with {listed(task.trainer.schedules)}.",))
+
+
+SCHEDULE = Rule(
+    name="schedule",
+    family="trainer rules",
+    sentence="The schedule is one that the trainer knows.",
+    needs=frozenset({"schedule"}),
+    keeps=_schedule,
+    fault=_schedule_fault,
+    source="the trainer's list of schedules",
+)
+
+
+def _virtual(task: Task, candidates: Candidates) -> BoolArray:
+    keeps: BoolArray = (candidates.vpp > 1) == (candidates.schedule == INTERLEAVED)
+    return keeps
+
+
+def _virtual_fault(task: Task, candidates: Candidates) -> Fault:
+    vpp, name = value(candidates, "vpp"), SCHEDULES[value(candidates, "schedule")]
+    what = f"{task.trainer.name} cannot run --pin vpp={vpp} with schedule {name}."
+    if vpp == 1:
+        return Fault("T01", what, ("Interleaving needs 2 or more virtual stages.",))
+    can = "interleaved" in task.trainer.schedules
+    return Fault("T01", what, ("It can with interleaved." if can else "It can with vpp 1.",))
+
+
+VIRTUAL = Rule(
+    name="virtual-schedule",
+    family="trainer rules",
+    sentence="There are virtual stages exactly where the schedule is interleaved.",
+    needs=frozenset({"vpp", "schedule"}),
+    keeps=_virtual,
+    fault=_virtual_fault,
+    source="Megatron-LM and torch.distributed.pipelining: single-stage schedules take one chunk a rank",
+)
+
+
+def _virtual_stages(task: Task, candidates: Candidates) -> BoolArray:
+    keeps: BoolArray = (candidates.vpp == 1) | (candidates.pp > 1)
+    return keeps
+
+
+def _virtual_stages_fault(task: Task, candidates: Candidates) -> Fault:
+    vpp = value(candidates, "vpp")
+    what = f"vpp {vpp} needs a pipeline, but pp is 1."
+    return Fault("P02", what, (f"Drop --pin vpp={vpp}, or use pp 2 or more.",))
+
+
+VIRTUAL_STAGES = Rule(
+    name="virtual-pipeline",
+    family="layers",
+    sentence="Virtual stages need a pipeline of two stages or more.",
+    needs=frozenset({"pp", "vpp"}),
+    keeps=_virtual_stages,
+    fault=_virtual_stages_fault,
+    source="Megatron-LM: interleaving needs pipeline-model-parallel-size > 1",
+)
+
+
+def _filled(task: Task, candidates: Candidates) -> BoolArray:
+    c = candidates
+    keeps: BoolArray = c.num_micro_batches(task.recipe.global_batch) >= c.pp
+    return keeps
+
+
+def _filled_fault(task: Task, candidates: Candidates) -> Fault:
+    batch = task.recipe.global_batch
+    count = int(candidates.num_micro_batches(batch)[0])
+    pp, dp, mbs = (value(candidates, name) for name in ("pp", "dp", "micro_batch"))
+    fixes = [f"Use a global batch of {pp * dp * mbs} or more"]
+    if batch // (mbs * pp) >= 1:
+        fixes.append(f"dp of at most {batch // (mbs * pp)}")
+    fixes.append(f"pp of at most {max(count, 1)}")
+    what = f"{count} micro-batches cannot fill pp {pp} stages, as {task.trainer.name} needs."
+    return Fault("B02", what, (f"{listed(fixes)}.",))
+
+
+FILLED = Rule(
+    name="filled-stages",
+    family="batch",
+    sentence="There are at least as many micro-batches as stages.",
+    needs=frozenset({"dp", "pp", "micro_batch"}),
+    keeps=_filled,
+    fault=_filled_fault,
+    source="MindSpore nn/wrap PipelineCell: 'micro_size must be greater or equal to pipeline stages'",
+)
+
+
+def _filled_torch(task: Task, candidates: Candidates) -> BoolArray:
+    keeps: BoolArray = (candidates.schedule == INTERLEAVED) | _filled(task, candidates)
+    return keeps
+
+
+FILLED_TORCH = Rule(
+    name="filled-stages-torch",
+    family="batch",
+    sentence="Without interleaving, there are at least as many micro-batches as stages.",
+    needs=frozenset({"dp", "pp", "micro_batch", "schedule"}),
+    keeps=_filled_torch,
+    fault=_filled_fault,
+    source="torchtitan #775",
+)
+
+
+def _rounds(task: Task, candidates: Candidates) -> BoolArray:
+    c = candidates
+    count = c.num_micro_batches(task.recipe.global_batch)
+    keeps: BoolArray = (c.schedule != INTERLEAVED) | (count % c.pp == 0)
+    return keeps
+
+
+def _rounds_fault(task: Task, candidates: Candidates) -> Fault:
+    batch = task.recipe.global_batch
+    count, pp = int(candidates.num_micro_batches(batch)[0]), value(candidates, "pp")
+    fits = closest(divisors(count), pp, 5) if count else [1]
+    what = f"interleaving needs a multiple of pp {pp} micro-batches; there are {count}."
+    step = value(candidates, "dp") * value(candidates, "micro_batch") * pp
+    near = listed([batch // step * step or step, batch // step * step + step])
+    return Fault(
+        "B02", what, (f"Nearest global batch: {near}. With {batch}, pp can be {listed(fits)}.",)
+    )
+
+
+ROUNDS = Rule(
+    name="interleaved-batch",
+    family="batch",
+    sentence="Under interleaving the micro-batches are a multiple of pp.",
+    needs=frozenset({"dp", "pp", "micro_batch", "schedule"}),
+    keeps=_rounds,
+    fault=_rounds_fault,
+    source="Megatron-LM: 'number of microbatches is divisible by pipeline-model-parallel-size'",
+)
+
+
+def _rounds_torch(task: Task, candidates: Candidates) -> BoolArray:
+    c = candidates
+    count = c.num_micro_batches(task.recipe.global_batch)
+    rounds = np.maximum(1, count // c.pp)
+    keeps: BoolArray = (c.schedule != INTERLEAVED) | (count % rounds == 0)
+    return keeps
+
+
+def _rounds_torch_fault(task: Task, candidates: Candidates) -> Fault:
+    count = int(candidates.num_micro_batches(task.recipe.global_batch)[0])
+    pp = value(candidates, "pp")
+    rounds = max(1, count // pp)
+    fits = [n for n in range(max(1, count - pp), count + pp) if n % max(1, n // pp) == 0]
+    what = f"{count} micro-batches do not divide into {rounds} equal rounds of pp {pp} or more."
+    return Fault("B02", what, (f"Nearest numbers: {listed(closest(fits, count, 2))}.",))
+
+
+ROUNDS_TORCH = Rule(
+    name="interleaved-rounds",
+    family="batch",
+    sentence="Under interleaving the micro-batches divide into max(1, micro-batches // pp) equal rounds.",
+    needs=frozenset({"dp", "pp", "micro_batch", "schedule"}),
+    keeps=_rounds_torch,
+    fault=_rounds_torch_fault,
+    source="PyTorch #129597, torch.distributed.pipelining Interleaved1F1B",
+)
+
+RULES = (
+    STAGES,
+    VIRTUAL_STAGES,
+    CHUNKS,
+    SCHEDULE,
+    VIRTUAL,
+    FILLED,
+    FILLED_TORCH,
+    ROUNDS,
+    ROUNDS_TORCH,
+)
