@@ -1,0 +1,153 @@
+"""Many candidates priced at once: what their blocks cost, and proven lower bounds on step and memory.
+
+Every bound holds for any division of the layers over the stages; the exact price of a candidate
+(:mod:`planner.cost.step`) is never below it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from planner.candidates import RECOMPUTE, Candidates
+from planner.cost.collectives import send
+from planner.cost.partition import block_counts, stages_of
+from planner.cost.schedule import lower_bound
+from planner.cost.setting import axis_members
+from planner.cost.states import StateCost, state_cost
+from planner.cost.table import BlockTable, block_table
+from planner.trainers.trainer import Task
+from planner.units import Array, IntArray
+
+FULL = RECOMPUTE.index("full")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Prices:
+    """A task's candidates with everything that their price is made of."""
+
+    task: Task
+    rows: Candidates
+    table: BlockTable
+    key: IntArray
+    """For every candidate its row of the table."""
+    states: StateCost
+    send: Array
+    """Seconds by which a send between stages delays its receiver; ``(n,)``."""
+    send_hidden: Array
+    """Seconds of a send that run behind compute."""
+    micro_batches: IntArray
+
+    def take(self, index: IntArray) -> Prices:
+        """The same for some of the candidates; the table stays whole."""
+        states = StateCost(
+            **{name: getattr(self.states, name)[..., index] for name in StateCost.__slots__}
+        )
+        return Prices(
+            task=self.task,
+            rows=self.rows.take(index),
+            table=self.table,
+            key=self.key[index],
+            states=states,
+            send=self.send[index],
+            send_hidden=self.send_hidden[index],
+            micro_batches=self.micro_batches[index],
+        )
+
+
+def prices(task: Task, rows: Candidates) -> Prices:
+    """Price blocks, states and sends for all candidates."""
+    table, key = block_table(task, rows)
+    where = axis_members(task, rows)["pp"]
+    transfer = send(table.stream[key], where, task.cluster)
+    share = task.trainer.overlap.sends
+    return Prices(
+        task=task,
+        rows=rows,
+        table=table,
+        key=key,
+        states=state_cost(task, rows),
+        send=share * transfer,
+        send_hidden=(1.0 - share) * transfer,
+        micro_batches=rows.num_micro_batches(task.recipe.global_batch),
+    )
+
+
+def block_seconds(p: Prices) -> tuple[Array, Array]:
+    """Seconds of every block forwards and backwards for one micro-batch, everything exposed included.
+
+    Weight gathering and gradient scattering of sharded states hide behind the block's own compute: exposed is a share
+    of them, or what exceeds the compute if that is more.
+
+    Shapes: ``(n, blocks)`` each.
+    """
+    forward = p.table.total_forward[p.key]
+    backward = p.table.total_backward[p.rows.recompute, p.key]
+    if not np.any(p.states.each_backward):
+        return forward, backward
+    gather, scatter = state_seconds(p)
+    share = p.task.trainer.overlap.weights
+    return (
+        forward + np.maximum(share * gather, gather - forward),
+        backward + np.maximum(share * scatter, scatter - backward),
+    )
+
+
+def state_seconds(p: Prices) -> tuple[Array, Array]:
+    """Seconds of state traffic of every block each micro-batch, forwards and backwards; ``(n, blocks)``."""
+    dense, expert = p.table.dense[p.key], p.table.expert[p.key]
+    each_f, each_b = p.states.each_forward[..., None], p.states.each_backward[..., None]
+    return (
+        each_f[0] * dense + each_f[1] * expert,
+        each_b[0] * dense + each_b[1] * expert,
+    )
+
+
+def step_bound(p: Prices) -> Array:
+    """A lower bound on the step, whatever the division into stages. Seconds, ``(n,)``.
+
+    The makespan by :func:`planner.cost.schedule.lower_bound`. Gradient reduction, its hiding behind one backward pass
+    and the optimizer are convex in a stage's parameters and time, so that the worst stage is no better than the mean
+    one (Jensen).
+    """
+    task = p.task
+    forward, backward = block_seconds(p)
+    counts = block_counts(task.model)
+    total_forward, total_backward = forward @ counts, backward @ counts
+    stages = p.rows.pp
+    makespan = lower_bound(
+        p.rows.schedule,
+        stages,
+        p.micro_batches,
+        p.rows.vpp,
+        total_forward,
+        total_backward,
+        np.where(stages > 1, p.send, 0.0),
+    )
+    dense = p.table.dense[p.key] @ counts / stages
+    expert = p.table.expert[p.key] @ counts / stages
+    once = p.states.once[0] * dense + p.states.once[1] * expert
+    update = p.states.update[0] * dense + p.states.update[1] * expert
+    share = task.trainer.overlap.gradients
+    exposed = np.maximum(share * once, once - total_backward / stages)
+    overhead = task.trainer.overhead
+    jitter = np.where(stages > 1, 1.0 + overhead.jitter, 1.0)
+    return np.asarray(makespan * jitter + exposed + update + overhead.step)
+
+
+def outer_stages(p: Prices) -> IntArray:
+    """Blocks of the first, the second and the last stage of every candidate under the even cut.
+
+    Shapes: ``(n, 3, blocks)``.
+    """
+    shape = np.stack([p.rows.pp, p.rows.vpp], axis=1)
+    pairs, index = np.unique(shape, axis=0, return_inverse=True)
+    model = p.task.model
+    chosen = np.stack(
+        [
+            stages_of(model, int(pp), int(vpp)).sum(axis=1)[[0, min(1, int(pp) - 1), -1]]
+            for pp, vpp in pairs
+        ]
+    )
+    return np.asarray(chosen[index.ravel()])

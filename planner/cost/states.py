@@ -1,0 +1,171 @@
+"""Weights, gradients and optimizer states: their bytes, and the traffic and time that keep them in step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from planner.candidates import Candidates
+from planner.cost.collectives import collective
+from planner.cost.setting import axis_members
+from planner.graph.placement import Kind
+from planner.hardware.mesh import members
+from planner.recipe import MOMENT_BYTES
+from planner.trainers.trainer import Task
+from planner.units import MIB, Array, IntArray
+
+BUCKET = 128 * MIB
+"""Bytes of one message of a gradient reduction; its time a byte holds for all. Source: Megatron-Core's default bucket
+of max(40 M, 1 M · dp) gradients."""
+NONE, OPTIMIZER, GRADIENTS, WEIGHTS = range(4)
+
+
+@dataclass(frozen=True, slots=True)
+class StateBytes:
+    """Bytes a parameter of each kind of state."""
+
+    weights: float
+    gradients: float
+    optimizer: float
+    """Master copy and moments."""
+
+
+def state_bytes(task: Task) -> StateBytes:
+    """Bytes a parameter before sharding.
+
+    Where low-precision weights exist only while gathered (``cast_weights``), what is stored is the fp32 copy.
+    """
+    recipe, memory = task.recipe, task.trainer.memory
+    low = recipe.precision != "fp32"
+    return StateBytes(
+        weights=0.0 if memory.cast_weights and low else recipe.weight_bytes,
+        gradients=memory.gradient_bytes if low else 4.0,
+        optimizer=recipe.master_bytes + MOMENT_BYTES[recipe.optimizer],
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StateCost:
+    """Per parameter held by a rank, for dense (row 0) and expert (row 1) weights; arrays ``(2, n)``."""
+
+    weights: Array
+    """Bytes kept for a parameter."""
+    gradients: Array
+    optimizer: Array
+    gathered: Array
+    """Bytes of low-precision weights that stay gathered from forward to backward (no resharding between)."""
+    once: Array
+    """Seconds of communication once a step for every parameter."""
+    each_forward: Array
+    """Seconds of weight gathering for every parameter of a block, each micro-batch, forwards."""
+    each_backward: Array
+    """Seconds of gathering and reducing for every parameter of a block, each micro-batch, backwards."""
+    update: Array
+    """Seconds of the optimizer for every parameter."""
+    temporary: Array
+    """Bytes of temporaries for every parameter during the optimizer."""
+
+
+def state_cost(task: Task, rows: Candidates) -> StateCost:
+    """Bytes and seconds for every parameter, by sharding level and group."""
+    kinds = state_bytes(task)
+    level = rows.sharding
+    ranks = np.stack([rows.shard_group, shard_ranks_expert(rows)]).astype(np.float64)
+
+    def shared(bytes_each: float, from_level: int) -> Array:
+        return bytes_each / np.where(level >= from_level, ranks, 1.0)
+
+    chip = task.cluster.chip
+    optimizer = shared(kinds.optimizer, OPTIMIZER)
+    stepped = 1.0 / np.where(level >= OPTIMIZER, ranks, 1.0)
+    moved = kinds.gradients + 2.0 * kinds.optimizer + task.recipe.weight_bytes
+    once, forward, backward = _traffic(task, rows, kinds)
+    cast = task.trainer.memory.cast_weights and task.recipe.precision != "fp32"
+    stays = cast & (level < WEIGHTS)
+    return StateCost(
+        weights=shared(kinds.weights, WEIGHTS),
+        gradients=shared(kinds.gradients, GRADIENTS),
+        optimizer=optimizer,
+        gathered=np.where(stays, task.recipe.weight_bytes, 0.0) * np.ones_like(ranks),
+        once=once,
+        each_forward=forward,
+        each_backward=backward,
+        update=moved * stepped / (chip.memory_bandwidth * chip.memory_efficiency),
+        temporary=task.trainer.memory.optimizer_bytes * stepped,
+    )
+
+
+def shard_ranks_expert(rows: Candidates) -> IntArray:
+    """Ranks over which an expert's states are sharded: its replicas, or the part that the shard group covers."""
+    parts = rows.dp * rows.cp // rows.shard_group
+    return np.maximum(rows.edp // parts, 1)
+
+
+def _traffic(task: Task, rows: Candidates, kinds: StateBytes) -> tuple[Array, Array, Array]:
+    """Seconds for every parameter: once a step, and each micro-batch forwards and backwards.
+
+    No sharding: one all-reduce. Sharded states: a reduce-scatter of gradients and an all-gather of weights, once a
+    step. Sharded gradients: the reduce-scatter each micro-batch. Sharded weights: gathered forwards and backwards.
+    A shard group smaller than the data ranks adds an all-reduce of the shard over its copies.
+    """
+    weight, grad = task.recipe.weight_bytes, kinds.gradients
+    shard, copies = _members(task, rows)
+    ranks = np.stack([rows.shard_group, shard_ranks_expert(rows)]).astype(np.float64)
+    seconds = {
+        kind: np.stack([_per_byte(task, kind, where) for where in shard])
+        for kind in ("all-gather", "reduce-scatter", "all-reduce")
+    }
+    between = np.stack([_per_byte(task, "all-reduce", where) for where in copies])
+    gather, scatter = weight * seconds["all-gather"], grad * seconds["reduce-scatter"]
+    reduce_all = grad * (seconds["all-reduce"] + between)
+    across = grad * between / ranks
+    level = rows.sharding
+    per_use = level == WEIGHTS
+    if task.trainer.memory.cast_weights:
+        per_use = level >= GRADIENTS
+    zero = np.zeros_like(gather)
+    sharded_once = np.where(per_use, across, gather + across)
+    once = np.where(
+        level == NONE,
+        reduce_all,
+        np.where(level >= GRADIENTS, sharded_once, scatter + gather + across),
+    )
+    forward = np.where(per_use, gather, zero)
+    backward = np.where(level >= GRADIENTS, scatter, zero) + np.where(
+        level == WEIGHTS, gather, zero
+    )
+    return once, forward, backward
+
+
+def _per_byte(task: Task, kind: Kind, where: IntArray) -> Array:
+    return collective(kind, BUCKET, where, task.cluster) / BUCKET
+
+
+def _members(
+    task: Task, rows: Candidates
+) -> tuple[tuple[IntArray, IntArray], tuple[IntArray, IntArray]]:
+    """Members of the shard groups (dense, expert) and of the groups of their copies.
+
+    Where the shard group is all data ranks it is dp and cp together, level by level; a smaller one is their inner part.
+    """
+    found = axis_members(task, rows)
+    whole = found["dp"] * found["cp"]
+    data = rows.dp * rows.cp
+    if bool(np.all(rows.shard_group == data)):
+        return (whole, found["edp"]), (np.ones_like(whole), np.ones_like(whole))
+    groups = task.cluster.groups
+    inner = members(rows.shard_group, rows.tp, groups)
+    outer = members(data // rows.shard_group, rows.tp * rows.shard_group, groups)
+    expert = shard_ranks_expert(rows)
+    stride = rows.etp * rows.ep
+    inner_expert = members(expert, stride, groups)
+    outer_expert = members(rows.edp // expert, stride * expert, groups)
+    same = rows.shard_group == data
+    return (
+        (np.where(same, whole, inner), np.where(same, found["edp"], inner_expert)),
+        (
+            np.where(same, np.ones_like(whole), outer),
+            np.where(same, np.ones_like(whole), outer_expert),
+        ),
+    )

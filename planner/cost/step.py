@@ -1,0 +1,134 @@
+"""The exact price of candidates: stages as they are cut, the schedule's makespan, memory of every stage.
+
+Exact means: exact in this cost model. Candidates are priced in groups of equal shape (stages, chunks, schedule,
+micro-batches), since those share one schedule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from planner.cost.memory import StageMemory, stage_memory
+from planner.cost.orders import Schedule
+from planner.cost.partition import stages_of
+from planner.cost.prices import Prices, block_seconds
+from planner.cost.schedule import compile_schedule, makespan_equal, simulate, stage_bound
+from planner.units import Array, IntArray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StageTimes:
+    """Candidates of one shape cut into stages."""
+
+    blocks: IntArray
+    """How many of each block stand in every chunk; ``(stages, chunks, blocks)``."""
+    forward: Array
+    """Seconds of one micro-batch; ``(n, stages, chunks)``."""
+    backward: Array
+    exposed_states: Array
+    """Exposed seconds of gradient reduction and weight gathering once a step; ``(n, stages)``."""
+    hidden_states: Array
+    update: Array
+    """Seconds of the optimizer; ``(n, stages)``."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Exact:
+    """Exact prices; arrays ``(n,)``."""
+
+    step: Array
+    """Seconds."""
+    memory: Array
+    """Bytes on the fullest chip."""
+
+
+def shapes(p: Prices) -> Iterator[IntArray]:
+    """Indices of candidates that share stages, chunks, schedule and number of micro-batches."""
+    rows = p.rows
+    shape = np.stack([rows.pp, rows.vpp, rows.schedule, p.micro_batches], axis=1)
+    _, index = np.unique(shape, axis=0, return_inverse=True)
+    for group in range(int(index.max()) + 1):
+        yield np.flatnonzero(index.ravel() == group)
+
+
+def stage_times(p: Prices) -> StageTimes:
+    """Cut candidates of one shape into stages and add up their blocks."""
+    pp, vpp = int(p.rows.pp[0]), int(p.rows.vpp[0])
+    blocks = stages_of(p.task.model, pp, vpp)
+    forward, backward = block_seconds(p)
+    chunk_forward = np.einsum("scb,nb->nsc", blocks, forward)
+    chunk_backward = np.einsum("scb,nb->nsc", blocks, backward)
+    held = blocks.sum(axis=1)
+    dense = p.table.dense[p.key] @ held.T
+    expert = p.table.expert[p.key] @ held.T
+    once = p.states.once[0][:, None] * dense + p.states.once[1][:, None] * expert
+    update = p.states.update[0][:, None] * dense + p.states.update[1][:, None] * expert
+    share = p.task.trainer.overlap.gradients
+    exposed = np.maximum(share * once, once - chunk_backward.sum(axis=-1))
+    return StageTimes(
+        blocks=blocks,
+        forward=chunk_forward,
+        backward=chunk_backward,
+        exposed_states=exposed,
+        hidden_states=once - exposed,
+        update=update,
+    )
+
+
+def makespans(p: Prices, times: StageTimes) -> Array:
+    """Makespan of candidates of one shape; exact simulation, or the closed form where there is one stage."""
+    schedule, m = Schedule(int(p.rows.schedule[0])), int(p.micro_batches[0])
+    pp, vpp = times.blocks.shape[:2]
+    if pp == 1:
+        return makespan_equal(1, m, 1, times.forward.sum((1, 2)), times.backward.sum((1, 2)))
+    program = compile_schedule(schedule, pp, m, vpp)
+    return simulate(program, times.forward, times.backward, p.send[:, None]).makespan
+
+
+def makespan_bounds(p: Prices, times: StageTimes) -> Array:
+    """A lower bound on the makespan of candidates of one shape that knows their stages."""
+    if times.blocks.shape[0] == 1:
+        return makespans(p, times)
+    schedule = Schedule(int(p.rows.schedule[0]))
+    return stage_bound(schedule, p.micro_batches, times.forward, times.backward, p.send[:, None])
+
+
+def step_seconds(p: Prices, times: StageTimes, makespan: Array) -> Array:
+    """The step from its makespan: pipeline jitter, the slowest stage's states and update, overhead."""
+    overhead = p.task.trainer.overhead
+    jitter = 1.0 + overhead.jitter if times.blocks.shape[0] > 1 else 1.0
+    after = (times.exposed_states + times.update).max(axis=1)
+    return np.asarray(makespan * jitter + after + overhead.step)
+
+
+def memory_of_stages(p: Prices, blocks: IntArray) -> StageMemory:
+    """Memory of every stage of candidates of one shape; ``blocks`` has shape ``(stages, chunks, blocks)``."""
+    pp = blocks.shape[0]
+    n = len(p.rows)
+    stage = np.broadcast_to(np.arange(pp), (n, pp))
+    held = np.broadcast_to(blocks.sum(axis=1), (n, pp, blocks.shape[2]))
+    return stage_memory(p, held, stage, last=stage == pp - 1)
+
+
+def exact(p: Prices) -> Exact:
+    """Exact step and memory of all candidates, whatever their shapes."""
+    step, memory = np.empty(len(p.rows)), np.empty(len(p.rows))
+    for index in shapes(p):
+        part = p.take(index)
+        times = stage_times(part)
+        step[index] = step_seconds(part, times, makespans(part, times))
+        memory[index] = memory_of_stages(part, times.blocks).total.max(axis=1)
+    return Exact(step=step, memory=memory)
+
+
+def tight_bound(p: Prices) -> Array:
+    """A lower bound on the step that knows the stages, cheaper than the exact price; ``(n,)``."""
+    bound = np.empty(len(p.rows))
+    for index in shapes(p):
+        part = p.take(index)
+        times = stage_times(part)
+        bound[index] = step_seconds(part, times, makespan_bounds(part, times))
+    return bound

@@ -1,0 +1,152 @@
+"""Blocks priced once for every distinct combination of the degrees that they depend on.
+
+Many candidates differ only in dp, pp, sharding or recompute: what a block costs is then the same. The table has a row
+for each distinct combination (``keys``) and a column for each distinct block; candidates point into it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from planner.candidates import RECOMPUTE, Candidates
+from planner.cost.block import FAMILIES, BlockCost, block_cost, head_logits
+from planner.cost.partition import distinct_blocks
+from planner.cost.setting import Setting, setting
+from planner.graph.builder import STREAM
+from planner.trainers.trainer import Task
+from planner.units import Array, IntArray
+
+KEY_COLUMNS = ("sp", "tp", "cp", "ep", "etp", "micro_batch")
+"""What a block's cost depends on: neither dp nor pp, since a rank's share of a micro-batch is the same."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BlockTable:
+    """Costs of one block on one rank for one micro-batch; arrays ``(keys, blocks)`` unless said otherwise."""
+
+    forward: Array
+    """Seconds of compute."""
+    backward: Array
+    exposed: Array
+    """Seconds of exposed communication; ``(families, 2, keys, blocks)``, forward then backward."""
+    hidden: Array
+    """Seconds of hidden communication; same shape."""
+    recompute: Array
+    """Extra seconds backwards; ``(modes, keys, blocks)``, as in ``RECOMPUTE``."""
+    saved: Array
+    """Bytes; ``(modes, keys, blocks)``."""
+    working: Array
+    """Bytes; ``(modes, keys, blocks)``."""
+    dense: Array
+    """Elements of weights on the rank."""
+    expert: Array
+    largest: Array
+    stream: Array
+    """Bytes of the residual stream on one rank; ``(keys,)``."""
+    logits: Array
+    """Logits on one rank (elements); ``(keys,)``."""
+
+    @property
+    def total_forward(self) -> Array:
+        """Seconds forwards with exposed communication."""
+        return np.asarray(self.forward + self.exposed[:, 0].sum(axis=0))
+
+    @property
+    def total_backward(self) -> Array:
+        """Seconds backwards with exposed communication and recompute; ``(modes, keys, blocks)``."""
+        return np.asarray(self.backward + self.exposed[:, 1].sum(axis=0) + self.recompute)
+
+
+def block_table(task: Task, rows: Candidates) -> tuple[BlockTable, IntArray]:
+    """Price all distinct blocks for all rows.
+
+    Returns:
+        The table, and for every row of ``rows`` its row in the table.
+    """
+    keys = np.stack([getattr(rows, name).astype(np.int64) for name in KEY_COLUMNS])
+    _, first, index = np.unique(keys, axis=1, return_index=True, return_inverse=True)
+    plain = np.flatnonzero(~rows.sp[first])
+    split = np.flatnonzero(rows.sp[first])
+    parts = [
+        _part(setting(task, rows.take(first[part])), sp=sp)
+        for part, sp in ((plain, False), (split, True))
+        if len(part)
+    ]
+    if len(parts) == 1:
+        return parts[0], index.ravel()
+    order = np.argsort(np.concatenate([plain, split]), kind="stable")
+    merged = {
+        name: np.concatenate([getattr(part, name) for part in parts], axis=axis).take(order, axis)
+        for name, axis in _KEY_AXIS.items()
+    }
+    return BlockTable(**merged), index.ravel()
+
+
+_KEY_AXIS = {
+    "forward": 0,
+    "backward": 0,
+    "exposed": 2,
+    "hidden": 2,
+    "recompute": 1,
+    "saved": 1,
+    "working": 1,
+    "dense": 0,
+    "expert": 0,
+    "largest": 0,
+    "stream": 0,
+    "logits": 0,
+}
+"""Which array axis of each field runs over the keys."""
+
+
+def _part(s: Setting, *, sp: bool) -> BlockTable:
+    model = s.task.model
+    blocks = distinct_blocks(model)
+    costs = [block_cost(s, block, sp=sp) for block in blocks]
+    layer = model.blocks[0]
+    cut = {"dp": "batch", "cp": "seq"} | ({"tp": "seq"} if sp else {})
+    logits = sum(head_logits(s, block, sp=sp) for block in (*model.mtp, model.head))
+    return BlockTable(
+        forward=_columns([c.forward for c in costs]),
+        backward=_columns([c.backward for c in costs]),
+        exposed=_traffic(costs, "exposed"),
+        hidden=_traffic(costs, "hidden"),
+        recompute=_modes(costs, "recompute"),
+        saved=_modes(costs, "saved"),
+        working=_modes(costs, "working"),
+        dense=_columns([c.dense for c in costs]),
+        expert=_columns([c.expert for c in costs]),
+        largest=_columns([c.largest for c in costs]),
+        stream=s.elements(layer, STREAM, cut) * s.task.recipe.activation_bytes,
+        logits=np.asarray(logits, dtype=np.float64),
+    )
+
+
+def _columns(values: list[Array]) -> Array:
+    return np.stack(values, axis=1)
+
+
+def _modes(costs: list[BlockCost], field: str) -> Array:
+    """Stack by recompute mode; a mode that the trainer lacks is priced as none and removed by a rule."""
+    return np.stack(
+        [
+            _columns([getattr(c, field).get(mode, getattr(c, field)["none"]) for c in costs])
+            for mode in RECOMPUTE
+        ]
+    )
+
+
+def _traffic(costs: list[BlockCost], prefix: str) -> Array:
+    return np.stack(
+        [
+            np.stack(
+                [
+                    _columns([getattr(c.traffic[family], f"{prefix}_{phase}") for c in costs])
+                    for phase in ("forward", "backward")
+                ]
+            )
+            for family in FAMILIES
+        ]
+    )
