@@ -1,0 +1,93 @@
+"""A layout in words, and the columns in which layouts are compared."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from planner.plan.schema import Alternative, Degrees
+from planner.report.numbers import gib, slower
+from planner.report.tables import Column, Style
+from planner.units import show_seconds
+
+
+def product(degrees: Degrees) -> str:
+    """The degrees that multiply to the chips used: ``dp 8 × tp 8 × pp 4``."""
+    names = ["dp", *(["cp"] if degrees.cp > 1 else []), "tp", "pp"]
+    return " × ".join(f"{name} {getattr(degrees, name)}" for name in names)
+
+
+def described(degrees: Degrees) -> list[str]:
+    """A layout in pieces of a sentence, what is usual left out."""
+    pieces = [product(degrees)]
+    if degrees.vpp > 1:
+        pieces[0] += f" ({degrees.vpp} virtual stages)"
+    if degrees.ep > 1:
+        pieces.append(f"ep {degrees.ep}")
+    if degrees.etp > 1:
+        pieces.append(f"etp {degrees.etp}")
+    pieces.append(f"micro-batch {degrees.micro_batch}")
+    pieces.append(states(degrees))
+    pieces.append(
+        "no recompute" if degrees.recompute == "none" else f"{degrees.recompute} recompute"
+    )
+    if degrees.tp > 1 and not degrees.sequence_parallel:
+        pieces.append("no sequence parallelism")
+    if degrees.schedule == "gpipe" and degrees.pp > 1:
+        pieces.append("gpipe schedule")
+    return pieces
+
+
+def states(degrees: Degrees) -> str:
+    """How training states are sharded."""
+    if degrees.sharding == "none":
+        return "states not sharded"
+    part = degrees.shard_group < degrees.dp * degrees.cp
+    return f"{degrees.sharding} over {degrees.shard_group}" if part else degrees.sharding
+
+
+def alternative_columns(rows: Sequence[Alternative], reasons: bool) -> list[Column]:
+    """Columns of the table of alternatives; those of rarely used axes only where a row uses them.
+
+    Args:
+        rows: the first is the winner, with which the others are compared.
+        reasons: whether the reasons stand in the table, or below it.
+    """
+    best = rows[0].step
+    layouts = [row.degrees for row in rows]
+    columns = [
+        Column(heading="#", cells=[f"{row.rank} ✔" if row is rows[0] else str(row.rank) for row in rows],
+               left=True),
+        Column(heading="step", cells=[show_seconds(row.step) for row in rows]),
+        Column(heading="slower", drop=2,
+               cells=["" if row is rows[0] else slower(row.step, best) for row in rows]),
+        _degree("dp", layouts),
+        *(_degree(axis, layouts) for axis in ("cp",) if any(d.cp > 1 for d in layouts)),
+        _degree("tp", layouts),
+        Column(heading="pp×v", cells=[f"{d.pp}×{d.vpp}" for d in layouts],
+               styles=_same([(d.pp, d.vpp) for d in layouts])),
+        *(_degree(axis, layouts) for axis in ("ep", "etp") if any(getattr(d, axis) > 1 for d in layouts)),
+        Column(heading="mbs", cells=[str(d.micro_batch) for d in layouts], drop=1,
+               styles=_same([d.micro_batch for d in layouts])),
+        Column(heading="recompute", cells=[d.recompute for d in layouts], left=True, drop=4,
+               styles=_same([d.recompute for d in layouts])),
+    ]  # fmt: skip
+    sharded = [states(d).removeprefix("states ") for d in layouts]
+    if len(set(sharded)) > 1:
+        columns.append(
+            Column(heading="states", cells=sharded, left=True, drop=3, styles=_same(sharded))
+        )
+    over: list[Style] = ["" if row.fits else "bad" for row in rows]
+    columns.append(Column(heading="GiB", cells=[gib(row.memory) for row in rows], styles=over))
+    if reasons:
+        columns.append(Column(heading="why it lost", cells=[row.reason for row in rows], left=True))
+    return columns
+
+
+def _degree(axis: str, layouts: Sequence[Degrees]) -> Column:
+    values = [getattr(layout, axis) for layout in layouts]
+    return Column(heading=axis, cells=[str(value) for value in values], styles=_same(values))
+
+
+def _same(values: Sequence[object]) -> list[Style]:
+    """Cells that equal the winner's step back."""
+    return ["dim" if index and value == values[0] else "" for index, value in enumerate(values)]

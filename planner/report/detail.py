@@ -1,0 +1,198 @@
+"""Sections for those who ask further: every stage, operator, message, rule and source."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+
+from planner.plan.schema import BlockPlan, Collective, OperatorPlan, Plan, Stage
+from planner.report.numbers import gib, gib_parts, percent, seconds_parts
+from planner.report.removed import removed_by_rule
+from planner.report.tables import BLANK, Column, Line, Span, table
+from planner.units import GB, TERA, show_bytes, show_count, show_seconds, three_digits
+
+
+def details(plan: Plan, width: int, wanted: Collection[str]) -> list[list[Line]]:
+    """The wanted sections, in their order; ``all`` wants every one."""
+    names = [name for name in _SECTIONS if name in wanted or "all" in wanted]
+    return [_SECTIONS[name](plan, width) for name in names]
+
+
+def _title(text: str) -> Line:
+    return (Span(f"  {text}", "head"),)
+
+
+def _memory(plan: Plan, width: int) -> list[Line]:
+    labels = list(dict.fromkeys(term.label for stage in plan.stages for term in stage.memory))
+    rows = [
+        gib_parts([sum(t.value for t in s.memory if t.label == x) for x in labels], s.memory_total)
+        for s in plan.stages
+    ]
+    columns = [Column(heading="stage", cells=[str(stage.index) for stage in plan.stages])]
+    columns += [
+        Column(heading=label, cells=[row[index] for row in rows], drop=len(labels) - index)
+        for index, label in enumerate(labels)
+    ]
+    columns.append(Column(heading="GiB", cells=[gib(stage.memory_total) for stage in plan.stages]))
+    return [_title("Memory of every stage, GiB on its fullest chip"), *table(columns, width)]
+
+
+def _time(plan: Plan, width: int) -> list[Line]:
+    terms = plan.time
+    parts = [
+        Column(heading="id", cells=[term.name for term in terms], left=True, drop=1),
+        Column(heading="part of the step", cells=[term.label for term in terms], left=True),
+        Column(heading="time", cells=seconds_parts([t.value for t in terms], plan.step)),
+        Column(
+            heading="share",
+            cells=[percent(term.value / plan.step) if plan.step else "" for term in terms],
+        ),
+        Column(
+            heading="hidden",
+            cells=[show_seconds(term.hidden) if term.hidden else "" for term in terms],
+        ),
+    ]
+    return [
+        _title("Parts of the step"),
+        *table(parts, width),
+        BLANK,
+        _title("Stages, for one micro-batch"),
+        *table(_stage_columns(plan.stages), width),
+    ]
+
+
+def _stage_columns(stages: Sequence[Stage]) -> list[Column]:
+    return [
+        Column(heading="stage", cells=[str(stage.index) for stage in stages]),
+        Column(heading="layers", cells=[_layers(stage) for stage in stages], left=True, drop=2),
+        Column(heading="forward", cells=[show_seconds(stage.forward) for stage in stages]),
+        Column(heading="backward", cells=[show_seconds(stage.backward) for stage in stages]),
+        Column(
+            heading="in flight", cells=[three_digits(stage.in_flight) for stage in stages], drop=1
+        ),
+    ]
+
+
+def _layers(stage: Stage) -> str:
+    ends = (["embedding"] if stage.embedding else [], ["head"] if stage.head else [])
+    return ", ".join([*ends[0], *stage.layers, *ends[1]])
+
+
+def _blocks(
+    title: str, plan: Plan, one: Callable[[BlockPlan], list[Column]], width: int
+) -> list[Line]:
+    lines = [_title(title)]
+    for block in plan.blocks:
+        columns = one(block)
+        if columns and columns[0].cells:
+            lines += [BLANK, (Span(f"  {block.name}: {block.layers} ({block.count}×)"),)]
+            lines += table(columns, width)
+    return lines
+
+
+def _operators(plan: Plan, width: int) -> list[Line]:
+    return _blocks("Operators, on one chip and for one micro-batch", plan, _operator_columns, width)
+
+
+def _operator_columns(block: BlockPlan) -> list[Column]:
+    rows = block.operators
+    return [
+        Column(heading="operator", cells=[row.name for row in rows], left=True),
+        Column(heading="kind", cells=[row.kind for row in rows], left=True, drop=1),
+        Column(heading="split", cells=[_split(row) for row in rows], left=True),
+        Column(heading="FLOPs", cells=[show_count(row.flops) for row in rows], drop=3),
+        Column(heading="forward", cells=[show_seconds(row.forward) for row in rows]),
+        Column(heading="backward", cells=[show_seconds(row.backward) for row in rows]),
+        Column(heading="of roofline", drop=2,
+               cells=[percent(row.roofline / row.forward, 0) if row.forward else "" for row in rows]),
+        Column(heading="saved", cells=[_saved(row) for row in rows], drop=4),
+    ]  # fmt: skip
+
+
+def _split(row: OperatorPlan) -> str:
+    return " ".join(f"{dim}/{axis}" for axis, dim in row.split.items()) or "-"
+
+
+def _saved(row: OperatorPlan) -> str:
+    return "recomputed" if row.recomputed else show_bytes(row.saved)
+
+
+def _communication(plan: Plan, width: int) -> list[Line]:
+    title = "Collectives: of operators for one micro-batch, of gradients and weights for one step"
+    return _blocks(title, plan, _collective_columns, width)
+
+
+def _collective_columns(block: BlockPlan) -> list[Column]:
+    rows: list[tuple[str, Collective]] = [
+        (op.name, c) for op in block.operators for c in op.collectives
+    ]
+    rows += [("", collective) for collective in block.gradient_collectives]
+    return [
+        Column(heading="collective", cells=[c.kind for _, c in rows], left=True),
+        Column(heading="axis", cells=[c.axis for _, c in rows], left=True),
+        Column(heading="operator", cells=[name for name, _ in rows], left=True, drop=2),
+        Column(heading="tensor", cells=[c.tensor for _, c in rows], left=True, drop=3),
+        Column(heading="phase", cells=[c.phase for _, c in rows], left=True, drop=1),
+        Column(heading="size", cells=[show_bytes(c.bytes) for _, c in rows]),
+        Column(heading="time", cells=[show_seconds(c.seconds) for _, c in rows]),
+        Column(heading="exposed", cells=[show_seconds(c.exposed) for _, c in rows]),
+    ]
+
+
+def _rules(plan: Plan, width: int) -> list[Line]:
+    return [
+        _title("Rules, and the layouts that each removed"),
+        *removed_by_rule(plan.removed, width),
+    ]
+
+
+def _sources(plan: Plan, width: int) -> list[Line]:
+    levels = plan.cluster.levels
+    network = [
+        Column(heading="level", cells=[level.name for level in levels], left=True),
+        Column(heading="chips", cells=[f"{level.size:,}" for level in levels]),
+        Column(
+            heading="wire GB/s",
+            cells=[three_digits(level.bandwidth / GB) for level in levels],
+            drop=1,
+        ),
+        Column(
+            heading="achieved GB/s", cells=[three_digits(level.achieved / GB) for level in levels]
+        ),
+        Column(heading="latency", cells=[show_seconds(level.latency) for level in levels], drop=2),
+    ]
+    facts = [
+        ("made by", plan.made_by),
+        ("model", f"{plan.model.name}, {show_count(plan.model.num_params)} parameters"),
+        ("model source", plan.model.source or "not stated"),
+        ("cluster", f"{plan.cluster.name}, {plan.cluster.num_chips:,} × {plan.cluster.chip}"),
+        (
+            "chip peak",
+            f"{three_digits(plan.cluster.peak / TERA)} TFLOP/s in {plan.recipe.precision}",
+        ),
+        ("chip memory", f"{gib(plan.cluster.memory)} GiB usable"),
+        ("trainer", f"{plan.trainer} {plan.trainer_release}"),
+        *((f"{name} hash", value) for name, value in plan.fingerprints),
+    ]
+    table_of_facts = [
+        Column(heading="", cells=[name for name, _ in facts], left=True),
+        Column(heading="", cells=[value for _, value in facts], left=True),
+    ]
+    return [
+        _title("Sources"),
+        *table(table_of_facts, width)[1:],
+        BLANK,
+        _title("Network, for one chip and direction"),
+        *table(network, width),
+    ]
+
+
+_SECTIONS: dict[str, Callable[[Plan, int], list[Line]]] = {
+    "time": _time,
+    "memory": _memory,
+    "ops": _operators,
+    "comm": _communication,
+    "rules": _rules,
+    "sources": _sources,
+}
+DETAILS = (*_SECTIONS, "all")
+"""Names of the sections that can be asked for."""

@@ -1,0 +1,83 @@
+"""The answer as Markdown, for pull requests and wikis."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from planner.plan.schema import NoPlan, Plan
+from planner.report.degrees import alternative_columns
+from planner.report.no_plan import render_no_plan
+from planner.report.numbers import gib, gib_parts, percents, seconds_parts
+from planner.report.removed import removed_by_family
+from planner.report.tables import Column, plain
+from planner.report.text import verdict
+from planner.units import show_seconds
+
+ENDLESS = 10_000
+"""Columns of a page whose lines are not broken."""
+
+
+def render_markdown(answer: Plan | NoPlan) -> str:
+    """The page: verdict, where a step goes, the fullest chip, alternatives, and what it rests on."""
+    model, cluster = answer.model, answer.cluster
+    title = f"## {model.name} on {cluster.num_chips:,} × {cluster.chip}, {answer.trainer}\n"
+    if isinstance(answer, NoPlan):
+        return f"{title}\n```text\n{plain(render_no_plan(answer, 100))}```\n"
+    sentences = "\n\n".join(line.strip() for line in plain(verdict(answer, ENDLESS)).splitlines())
+    basis = [
+        *(f"- Pinned: `{pin}`" for pin in answer.pins),
+        *(f"- Assumed: {assumption.text}" for assumption in answer.assumptions),
+        *(f"- Warning: {warning}" for warning in answer.warnings),
+        f"- Trust: {answer.trust.text}",
+    ]
+    removed = plain(removed_by_family(answer.removed, ENDLESS)).strip()
+    parts = [
+        title,
+        f"{sentences}\n",
+        "\n".join(basis) + "\n",
+        _time(answer),
+        _memory(answer),
+        _alternatives(answer),
+        f"{removed}\n" if removed else "",
+    ]
+    return "\n".join(part for part in parts if part)
+
+
+def _time(plan: Plan) -> str:
+    terms = [term for term in plan.time if term.value or term.hidden]
+    values = [term.value for term in terms]
+    columns = [
+        Column(heading="Where a step goes", cells=[term.label for term in terms], left=True),
+        Column(heading=show_seconds(plan.step), cells=seconds_parts(values, plan.step)),
+        Column(heading="share", cells=percents(values, plan.step)),
+        Column(heading="hidden", cells=[show_seconds(t.hidden) if t.hidden else "" for t in terms]),
+    ]
+    return markdown_table(columns)
+
+
+def _memory(plan: Plan) -> str:
+    stage = next((stage for stage in plan.stages if stage.index == plan.memory_stage), None)
+    if stage is None:
+        return ""
+    terms = [term for term in stage.memory if term.value]
+    sizes = gib_parts([term.value for term in terms], stage.memory_total)
+    heading = f"{gib(plan.memory)} of {gib(plan.memory_limit)} GiB"
+    return markdown_table([
+        Column(heading=f"Fullest chip (stage {stage.index})", cells=[t.label for t in terms], left=True),
+        Column(heading=heading, cells=[f"{size} GiB" for size in sizes]),
+    ])  # fmt: skip
+
+
+def _alternatives(plan: Plan) -> str:
+    rows = plan.alternatives
+    return markdown_table(alternative_columns(rows, reasons=True)) if len(rows) > 1 else ""
+
+
+def markdown_table(columns: Sequence[Column]) -> str:
+    """A table with pipes; pipes inside cells are escaped."""
+    rule = [":--" if column.left else "--:" for column in columns]
+    rows = [[column.heading for column in columns], rule]
+    rows += [list(cells) for cells in zip(*(column.cells for column in columns), strict=True)]
+    return "".join(
+        f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |\n" for row in rows
+    )

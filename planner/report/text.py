@@ -1,0 +1,214 @@
+"""The answer as a page for a terminal: the verdict first, then what it rests on.
+
+Everything shown is read from the plan; shares and rounding are all that happens here. The page is lines of styled
+spans (:mod:`planner.report.tables`), and reads the same without the styles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import TypeAlias
+
+from planner.plan.schema import NoPlan, Plan, Term
+from planner.report.degrees import alternative_columns, described
+from planner.report.detail import details
+from planner.report.no_plan import render_no_plan
+from planner.report.numbers import (
+    bar,
+    dollars,
+    gib,
+    gib_parts,
+    percent,
+    percents,
+    seconds_parts,
+)
+from planner.report.removed import removed_by_family
+from planner.report.tables import (
+    BLANK,
+    INDENT,
+    Column,
+    Line,
+    Span,
+    Style,
+    flow,
+    labelled,
+    styled,
+    table,
+    table_width,
+)
+from planner.units import show_seconds, three_digits
+
+WIDEST = 100
+"""Columns of a page, however wide the terminal."""
+VERDICT = 80
+"""Columns of the verdict, so that it can be pasted anywhere."""
+BAR = 30
+LABELS = 22
+"""Least columns of the labels beside bars."""
+
+NextSteps: TypeAlias = Sequence[tuple[str, str]]
+"""Commands to type next, and what each is good for."""
+
+
+def render(
+    answer: Plan | NoPlan,
+    *,
+    width: int = WIDEST,
+    detail: Collection[str] = (),
+    next_steps: NextSteps = (),
+) -> list[Line]:
+    """The page of an answer.
+
+    Args:
+        answer: what was found, or why nothing was.
+        width: of the terminal; pages are never wider than 100 columns.
+        detail: extra sections, of :data:`planner.report.detail.DETAILS`.
+        next_steps: shown at the end.
+    """
+    width = min(width, WIDEST)
+    if isinstance(answer, NoPlan):
+        return render_no_plan(answer, width, detail)
+    blocks = [
+        verdict(answer, min(width, VERDICT)),
+        _basis(answer, width),
+        _where_a_step_goes(answer, width),
+        _fullest_chip(answer, width),
+        _alternatives(answer, width),
+        [*_searched(answer, width), *removed_by_family(answer.removed, width)],
+        *details(answer, width, detail),
+        _next(next_steps),
+    ]
+    return [line for block in blocks if block for line in (*block, BLANK)][:-1]
+
+
+def verdict(plan: Plan, width: int = VERDICT) -> list[Line]:
+    """The answer in three sentences: whether it fits and how fast it is, the layout, the memory."""
+    rates = [
+        f"{show_seconds(plan.step)} a step: {three_digits(plan.tokens_per_second_per_chip)} tokens/s/chip",
+        f"{percent(plan.mfu)} MFU",
+    ]
+    if plan.price_per_million_tokens is not None:
+        rates.append(f"{dollars(plan.price_per_million_tokens)} per million tokens")
+    memory = f"{gib(plan.memory)} of {gib(plan.memory_limit)} GiB on the fullest chip (stage {plan.memory_stage})"
+    layout = described(plan.degrees)
+    if plan.degrees.chips_used < plan.cluster.num_chips:
+        layout.append(f"{plan.degrees.chips_used:,} of {plan.cluster.num_chips:,} chips used")
+    where = flow(layout, ", ", width, "  ", INDENT)
+    if not plan.fits:
+        return [
+            *styled(flow([memory], ", ", width, "  Does not fit: ", INDENT), "bad"),
+            *styled(where),
+            *styled(flow(rates, ", ", width, "  Were there room, ", INDENT), "dim"),
+        ]
+    first, *more = flow(rates, ", ", width, "  Fits. ", INDENT)
+    return [
+        (Span("  "), Span("Fits.", "good"), Span(first.removeprefix("  Fits."), "head")),
+        *styled(more, "head"),
+        *styled(where),
+        *styled(flow([memory], ", ", width, "  ", INDENT)),
+    ]
+
+
+def _basis(plan: Plan, width: int) -> list[Line]:
+    width = min(width, VERDICT)
+    pinned = labelled("Pinned", plan.pins, width) if plan.pins else []
+    assumed = [assumption.text for assumption in plan.assumptions] or ["nothing"]
+    caution: Style = "" if plan.trust.measured else "caution"
+    trust = labelled("Trust", [plan.trust.text], width, caution)
+    return [*pinned, *labelled("Assumed", assumed, width), *trust]
+
+
+def _where_a_step_goes(plan: Plan, width: int) -> list[Line]:
+    terms = [term for term in plan.time if term.value or term.hidden]
+    values = [term.value for term in terms]
+    seconds = seconds_parts(values, plan.step)
+    hidden = [f"+{show_seconds(term.hidden)} hidden" if term.hidden else "" for term in terms]
+    after = [
+        Column(heading="", cells=percents(values, plan.step)),
+        Column(heading="", cells=hidden, left=True),
+    ]
+    return _bars("Where a step goes", show_seconds(plan.step), terms, seconds, after, width)
+
+
+def _fullest_chip(plan: Plan, width: int) -> list[Line]:
+    stage = next((stage for stage in plan.stages if stage.index == plan.memory_stage), None)
+    if stage is None:
+        return []
+    terms = [term for term in stage.memory if term.value]
+    sizes = gib_parts([term.value for term in terms], stage.memory_total)
+    total = f"{gib(plan.memory)} of {gib(plan.memory_limit)} GiB"
+    cells = [f"{size} GiB" for size in sizes]
+    return _bars(f"Fullest chip (stage {stage.index})", total, terms, cells, [], width)
+
+
+def _bars(
+    title: str,
+    total: str,
+    terms: Sequence[Term],
+    values: Sequence[str],
+    after: Sequence[Column],
+    width: int,
+) -> list[Line]:
+    """Terms with their labels, bars that are scaled to the largest, values, and further columns."""
+    if not terms:
+        return []
+    names = ["  " + term.label for term in terms]
+    columns = [
+        Column(
+            heading=title.ljust(LABELS), cells=[name.ljust(LABELS) for name in names], left=True
+        ),
+        Column(heading=total, cells=values),
+        *after,
+    ]
+    room = min(BAR, width - table_width(columns) - 2)
+    if room >= 4:
+        largest = max(term.value for term in terms)
+        cells = [bar(term.value, largest, room).ljust(room) for term in terms]
+        columns.insert(1, Column(heading="", cells=cells, left=True))
+    return table(columns, width)
+
+
+def _alternatives(plan: Plan, width: int) -> list[Line]:
+    rows = plan.alternatives
+    if len(rows) < 2:
+        return []
+    styles: list[Style] = ["good" if row is rows[0] else "" for row in rows]
+    columns = alternative_columns(rows, reasons=True)
+    if table_width(columns) <= width:
+        return table(columns, width, styles)
+    lines = table(alternative_columns(rows, reasons=False), width, styles)
+    lines += [BLANK, (Span("  Why they lost"),)]
+    for row in rows:
+        if row.reason:
+            lines += styled(flow([row.reason], " ", width, f"  {row.rank:<3}", 5))
+    return lines
+
+
+def _searched(plan: Plan, width: int) -> list[Line]:
+    proof = plan.proof
+    if proof.searched <= 1:
+        return [(Span("  Priced this one layout; nothing was searched."),)]
+    counts = f"Searched {proof.searched:,} layouts, {proof.fitting:,} fit."
+    if proof.optimal:
+        bound = f"Nothing in this cost model is faster (gap {percent(proof.gap, 0)})."
+    else:
+        bound = (
+            f"Nothing can be faster than {show_seconds(proof.bound)} (gap {percent(proof.gap)})."
+        )
+        bound = f"Stopped early. {bound}" if proof.stopped else bound
+    caution: Style = "" if proof.optimal else "caution"
+    return styled(flow([counts, bound], " ", width, "  ", INDENT), caution)
+
+
+def _next(steps: NextSteps) -> list[Line]:
+    if not steps:
+        return []
+    commands = Column(heading="", cells=[command for command, _ in steps], left=True)
+    uses = Column(
+        heading="", cells=[use for _, use in steps], left=True, styles=["dim"] * len(steps)
+    )
+    _, *lines = table([commands, uses], WIDEST)
+    return [
+        (Span("  Next   " if index == 0 else " " * 9), *line[1:])
+        for index, line in enumerate(lines)
+    ]
