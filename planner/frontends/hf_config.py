@@ -68,7 +68,7 @@ def read_config(
         file = _locate(Path(source))
         path, data = str(file), _load(file)
         title = file.stem if file.name != "config.json" else file.resolve().parent.name
-    given = {key: _typed(value) for key, value in (overrides or {}).items()}
+    given = {key: typed(value) for key, value in (overrides or {}).items()}
     part = given.pop("part", None)
     if part not in (None, "text"):
         raise PlannerError.of("M04", f"--set part={part}: the only part that can be read is text.")
@@ -142,7 +142,7 @@ def _unique(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
     return out
 
 
-def _typed(value: Json) -> Json:
+def typed(value: Json) -> Json:
     """An override as typed on a command line: JSON where it is JSON, text otherwise."""
     if not isinstance(value, str):
         return value
