@@ -112,7 +112,9 @@ def block_cost(s: Setting, block: Block, *, sp: bool) -> BlockCost:
         (n for name, n in sizes.items() if _is_expert(form, name)), np.zeros_like(s.sequences)
     )
     total = sum(sizes.values(), np.zeros_like(s.sequences))
-    modes = s.task.trainer.recompute
+    trainer = s.task.trainer
+    fused = s.task.recipe.fused_attention
+    modes = {mode: trainer.recomputed(mode, fused=fused) for mode in trainer.recompute}
     saved = {mode: saved_bytes(s, form, tags) for mode, tags in modes.items()}
     peak = np.max([c.size for c in costs], axis=0)
     return BlockCost(

@@ -32,11 +32,17 @@ class Setting:
     """Sequences of one micro-batch on all data-parallel ranks; ``(n,)``."""
 
     def local(self, block: Block, dim: DimName, cut: Iterable[AxisName]) -> Array:
-        """Size of a dim on one rank when these axes cut it; a followed dim is copied beyond its size."""
+        """Size of a dim on one rank when these axes cut it.
+
+        A followed dim is copied beyond its size; what the trainer cuts unevenly counts for the fullest rank.
+        """
         size = np.asarray(block.sizes[dim], dtype=np.float64)
         parts = prod((self.degrees[axis] for axis in cut), start=np.float64(1.0))
         if dim in FOLLOWS:
             parts = np.gcd(size.astype(np.int64), np.asarray(parts).astype(np.int64))
+        if dim in self.task.trainer.uneven:
+            whole = parts * (self.task.trainer.vocab_multiple if dim == "vocab" else 1)
+            size = np.ceil(size / whole) * whole
         return np.asarray((size * self.sequences if dim in PER_SEQUENCE else size) / parts)
 
     def elements(
