@@ -40,12 +40,17 @@ class Chip:
     """Board power limit in watts, where known."""
     price: float | None = None
     """Dollars a chip and hour, where a public offer is known."""
-    price_source: str = ""
-    """Whose offer ``price`` is, and when."""
+    cluster: str = ""
+    """The cluster profile whose wiring is usual for this chip."""
     measured: str = ""
     """Which efficiency numbers rest on a measurement, and from which chip the others are borrowed."""
     sources: Mapping[str, str] = field(default_factory=dict, hash=False)
     """Where each number comes from, by profile key."""
+
+    @property
+    def price_source(self) -> str:
+        """Whose offer ``price`` is, and when."""
+        return self.sources.get("price_per_hour", "")
 
     def peak_for(self, precision: str) -> float:
         """FLOP/s on paper at a precision.
