@@ -72,6 +72,8 @@ def attention(
     count = c.size(*heads, default=default_heads)
     usual = count if default_kv is None else default_kv
     groups = c.size(*kv, default=usual) if kv else usual
+    if not kv and c.data.get("num_key_value_heads") == groups:
+        c.known("num_key_value_heads")
     head_dim = c.maybe("head_dim") or default_head_dim
     if head_dim is None:
         if not c.faults and hidden % count:
@@ -131,7 +133,12 @@ def layer_types(c: Config, layers: int, default: Callable[[int], bool]) -> list[
     strange = sorted({kind for kind in types if kind not in (*WINDOWED, "full_attention")})
     for kind in strange[:3]:
         c.refuse(f"has layers of type '{kind[:40]}': that kind of attention is not described yet.")
-    return [kind in WINDOWED for kind in types]
+    return fit([kind in WINDOWED for kind in types], layers)
+
+
+def fit(flags: Sequence[bool], layers: int) -> list[bool]:
+    """One flag a layer even where the list, already reported as wrong, has another length."""
+    return [*flags, *[False] * layers][:layers]
 
 
 def windowed(plain: Attention, size: int | None, where: Sequence[bool]) -> list[Attention]:

@@ -10,6 +10,7 @@ from planner.frontends.families.common import (
     Shape,
     architecture,
     attention,
+    fit,
     layer_types,
     mixture,
     shape,
@@ -208,14 +209,14 @@ def _llama4_cores(c: Config, base: Shape, core: Attention) -> list[Attention]:
             c.impossible(f"gives {len(rotary)} no_rope_layers for {base.layers} layers.")
     else:
         rotary = [(index + 1) % every != 0 for index in range(base.layers)]
-    rotary = (rotary + [True] * base.layers)[: base.layers]
+    rotary = fit(rotary, base.layers)
     where = layer_types(c, base.layers, lambda index: rotary[index])
     normed = replace(core, qk_norm="plain") if c.flag("use_qk_norm", default=True) else core
     narrow = {True: replace(normed, window=reach), False: normed}
     still = replace(core, rotary=False)
     return [
         narrow[here] if turned else replace(still, window=reach if here else None)
-        for here, turned in zip((where + [False] * base.layers)[: base.layers], rotary, strict=True)
+        for here, turned in zip(where, rotary, strict=True)
     ]
 
 
