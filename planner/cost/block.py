@@ -141,8 +141,7 @@ def operator_cost(s: Setting, block: Block, op: Operator, split: Split) -> Opera
         forward = kernels.matmul(chip, narrow, groups, m, n, k, size)
         backward = op.backward * forward * kernels.BACKWARD_MATMUL
     elif op.kind == "attention":
-        keys = s.local(block, "keys", [a for a, d in split.items() if d == "keys"])
-        forward = kernels.attention(chip, precision, flops, keys, block.sizes["head_dim"])
+        forward = _attention_seconds(s, block, split, flops)
         backward = op.backward * forward * kernels.BACKWARD_ATTENTION
     elif op.kind == "loss":
         logits = s.elements(block, op.dims, split)
@@ -153,6 +152,17 @@ def operator_cost(s: Setting, block: Block, op: Operator, split: Split) -> Opera
         forward = kernels.memory_pass(chip, passes * size)
         backward = (2.0 if op.kind == "memory" else 1.0) * forward
     return OperatorCost(forward=forward, backward=backward, flops=flops, size=size)
+
+
+def _attention_seconds(s: Setting, block: Block, split: Split, flops: Array) -> Array:
+    """Fused attention; where an axis splits the queries, keys come around a ring in pieces, one kernel each."""
+    cut = [a for a, d in split.items() if d == "seq"]
+    steps = prod((s.degrees[axis] for axis in cut), start=np.ones_like(s.sequences))
+    pieces = np.where(steps > 1, s.task.trainer.ring_chunks * steps, 1.0)
+    keys = s.local(block, "keys", [a for a, d in split.items() if d == "keys"]) / pieces
+    chip, precision = s.task.cluster.chip, s.task.recipe.precision
+    one = kernels.attention(chip, precision, flops, keys, block.sizes["head_dim"])
+    return one + (pieces - 1.0) * chip.matmul_latency
 
 
 def matmul_shape(

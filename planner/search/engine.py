@@ -1,0 +1,244 @@
+"""Best-bound-first search over the whole space, with a proof.
+
+Every candidate has a proven lower bound on its step, from one pass of array operations. Candidates are priced exactly
+in the order of their bounds until the next bound is no better than the worst of the best: what was not priced cannot
+be better.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from planner.candidates import Candidates
+from planner.cost.memory import memory_bound
+from planner.cost.prices import Prices, prices, step_bound
+from planner.cost.step import exact, tight_bound
+from planner.search.pins import Pins
+from planner.search.space import Space, build_space
+from planner.trainers.trainer import Task
+from planner.units import Array, BoolArray, IntArray
+
+BATCH = 64
+"""Candidates whose stages are looked at together."""
+SIMULATED = 8
+"""Candidates whose schedules are simulated together."""
+SLICE = 1 << 15
+"""Candidates bounded at a time; keeps the arrays of one pass in cache."""
+SAME = ("dp", "tp", "pp", "cp", "ep", "etp", "vpp", "micro_batch", "recompute")
+"""Candidates that agree on these are one row of the answer: the best of them is shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a search is."""
+
+    done: int
+    total: int
+    best: float | None
+    """Step of the best plan so far, seconds."""
+    bound: float | None
+    """No plan is faster, seconds."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Outcome:
+    """What a search found."""
+
+    space: Space
+    fitting: int
+    """Candidates whose least memory fits."""
+    best: Prices | None
+    """The best candidates, best first, one for each distinct layout; None where none fits."""
+    step: Array
+    """Their exact steps, seconds."""
+    memory: Array
+    """Their exact memory on the fullest chip, bytes."""
+    bound: float
+    """No candidate that fits is faster, seconds."""
+    refined: int
+    """Candidates priced exactly."""
+    stopped: bool
+    """Time ran out or the user interrupted."""
+
+    @property
+    def gap(self) -> float:
+        """How much faster a plan could still be, as a share of the best step."""
+        return max(0.0, 1.0 - self.bound / float(self.step[0])) if len(self.step) else 0.0
+
+
+def search(
+    task: Task,
+    pins: Pins,
+    *,
+    top: int = 5,
+    time_limit: float = 60.0,
+    progress: Callable[[Progress], None] | None = None,
+) -> Outcome:
+    """The fastest candidates that fit.
+
+    Args:
+        task: the question.
+        pins: restrictions of the space.
+        top: how many distinct layouts to return; all of them proven to be the best.
+        time_limit: seconds after which the best so far is returned with its gap.
+        progress: called between batches.
+
+    Returns:
+        The outcome; its ``bound`` is proven also where the search was stopped.
+    """
+    deadline = time.monotonic() + time_limit
+    task = replace(task, copy_kv=task.copy_kv or pins.copy_kv)
+    space = build_space(task, pins)
+    bounds, fits = bound_all(task, space.candidates)
+    index = np.flatnonzero(fits)
+    index = index[preference(space.candidates.take(index), bounds[index])]
+    state = _Incumbents(task, space.candidates, bounds, index, top)
+    stopped = False
+    try:
+        while not state.done():
+            if time.monotonic() > deadline:
+                stopped = True
+                break
+            state.refine()
+            if progress is not None:
+                progress(state.progress())
+    except KeyboardInterrupt:
+        stopped = True
+    return state.outcome(space, int(fits.sum()), stopped=stopped)
+
+
+def bound_all(
+    task: Task, candidates: Candidates
+) -> tuple[Array, np.ndarray[tuple[int], np.dtype[np.bool_]]]:
+    """Lower bounds on the step of all candidates, and whether their least memory fits."""
+    bounds = np.empty(len(candidates))
+    fits = np.zeros(len(candidates), dtype=bool)
+    for start in range(0, len(candidates), SLICE):
+        part = slice(start, start + SLICE)
+        priced = prices(task, candidates.take(part))
+        bounds[part] = step_bound(priced)
+        fits[part] = memory_bound(priced) <= task.memory_limit
+    return bounds, fits
+
+
+def preference(rows: Candidates, value: Array) -> IntArray:
+    """Indices by value; ties by fewer axes, smaller tp, smaller pp, then the other columns.
+
+    Values are compared to nine digits, so that rounding never decides.
+    """
+    axes = sum(
+        (getattr(rows, axis) > 1).astype(np.int64) for axis in ("dp", "tp", "pp", "cp", "ep")
+    )
+    rounded = _digits(value)
+    ties = (
+        rows.order,
+        rows.sp,
+        rows.shard_group,
+        rows.sharding,
+        rows.recompute,
+        rows.micro_batch,
+        rows.vpp,
+        rows.etp,
+        rows.ep,
+        rows.cp,
+        rows.pp,
+        rows.tp,
+        axes,
+    )
+    return np.lexsort((*ties, rounded))
+
+
+def _digits(value: Array) -> Array:
+    scale = 10.0 ** (9 - np.ceil(np.log10(np.maximum(value, 1e-30))))
+    return np.asarray(np.round(value * scale) / scale)
+
+
+class _Incumbents:
+    """The best candidates so far, and the place reached in the order of bounds."""
+
+    def __init__(
+        self, task: Task, candidates: Candidates, bounds: Array, order: IntArray, top: int
+    ) -> None:
+        self.task = task
+        self.candidates = candidates
+        self.bounds = bounds
+        self.order = order
+        self.top = top
+        self.place = 0
+        self.refined = 0
+        self.index = np.empty(0, dtype=np.int64)
+        self.step = np.empty(0)
+        self.memory = np.empty(0)
+
+    def done(self) -> bool:
+        """Whether nothing that was not priced can enter the answer."""
+        if self.place >= len(self.order):
+            return True
+        return self._next() >= self._worst()
+
+    def _next(self) -> float:
+        return float(self.bounds[self.order[self.place]])
+
+    def refine(self) -> None:
+        """Price the next batch: a bound that knows the stages first, then exactly what is left."""
+        batch = self.order[self.place : self.place + BATCH]
+        self.place += len(batch)
+        priced = prices(self.task, self.candidates.take(batch))
+        bounds = tight_bound(priced)
+        order = np.argsort(bounds, kind="stable")
+        for start in range(0, len(order), SIMULATED):
+            some = order[start : start + SIMULATED]
+            some = some[bounds[some] < self._worst()]
+            if not len(some):
+                return
+            found = exact(priced.take(some))
+            self.refined += len(some)
+            fits = found.memory <= self.task.memory_limit
+            self._add(batch[some][fits], found.step[fits], found.memory[fits])
+
+    def _worst(self) -> float:
+        return float(self.step[-1]) if len(self.step) >= self.top else np.inf
+
+    def _add(self, index: IntArray, step: Array, memory: Array) -> None:
+        index = np.concatenate([self.index, index])
+        step = np.concatenate([self.step, step])
+        memory = np.concatenate([self.memory, memory])
+        rows = self.candidates.take(index)
+        order = preference(rows, step)
+        chosen: list[int] = []
+        seen: set[tuple[int, ...]] = set()
+        columns = np.stack([getattr(rows, name) for name in SAME], axis=1)
+        for row in order:
+            key = tuple(columns[row])
+            if key not in seen:
+                seen.add(key)
+                chosen.append(int(row))
+        chosen = chosen[: self.top]
+        self.index, self.step, self.memory = index[chosen], step[chosen], memory[chosen]
+
+    def progress(self) -> Progress:
+        best = float(self.step[0]) if len(self.step) else None
+        bound = self._next() if self.place < len(self.order) else best
+        return Progress(self.place, len(self.order), best, bound)
+
+    def outcome(self, space: Space, fitting: int, *, stopped: bool) -> Outcome:
+        """The answer so far."""
+        best = None
+        if len(self.index):
+            best = prices(self.task, self.candidates.take(self.index))
+        floor = self._next() if self.place < len(self.order) else np.inf
+        bound = min(float(self.step[0]), floor) if len(self.step) else floor
+        return Outcome(
+            space=space,
+            fitting=fitting,
+            best=best,
+            step=self.step,
+            memory=self.memory,
+            bound=bound,
+            refined=self.refined,
+            stopped=stopped,
+        )

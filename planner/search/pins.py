@@ -1,0 +1,175 @@
+"""Pins: what the user fixes. One mechanism for a fixed degree, a range, and a wholly fixed layout."""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from planner.candidates import RECOMPUTE, SCHEDULES, SHARDING
+from planner.errors import Fault, PlannerError, listed, nearest
+from planner.trainers.trainer import Trainer
+from planner.units import BoolArray, IntArray
+
+NAMES: dict[str, str] = {
+    **{name: name for name in ("dp", "tp", "pp", "cp", "ep", "etp", "vpp")},
+    "micro-batch": "micro_batch",
+    "mbs": "micro_batch",
+    "zero": "sharding",
+    "sharding": "sharding",
+    "shard-group": "shard_group",
+    "recompute": "recompute",
+    "sp": "sp",
+    "order": "order",
+    "schedule": "schedule",
+}
+"""From the word of a pin to the column of the candidates' table."""
+OTHER = ("kv-heads",)
+"""Pins that are no column: ``kv-heads=copy`` lets key/value heads be copied."""
+_COMPARE: dict[str, Callable[[IntArray, int], BoolArray]] = {
+    "=": operator.eq,
+    "<=": operator.le,
+    ">=": operator.ge,
+    "<": operator.lt,
+    ">": operator.gt,
+}
+_FORM = re.compile(r"^\s*([A-Za-z][A-Za-z0-9_.*-]*?)\s*(<=|>=|=|<|>)\s*(\S.*?)\s*$")
+_CHOICES: dict[str, tuple[str, ...]] = {
+    "recompute": RECOMPUTE,
+    "schedule": SCHEDULES,
+    "sharding": SHARDING,
+    "sp": ("off", "on"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """One restriction of the space: a column compared with a value."""
+
+    text: str
+    """As the user wrote it."""
+    column: str
+    compare: str
+    """``=``, ``<=``, ``>=``, ``<`` or ``>``."""
+    value: int
+
+    def keeps(self, column: IntArray) -> BoolArray:
+        """True where a column's values satisfy the pin."""
+        return _COMPARE[self.compare](column, self.value)
+
+
+@dataclass(frozen=True, slots=True)
+class Pins:
+    """All restrictions of one question."""
+
+    pins: tuple[Pin, ...] = ()
+    copy_kv: bool = False
+
+    def on(self, columns: Iterable[str]) -> tuple[Pin, ...]:
+        """The pins on any of these columns."""
+        wanted = set(columns)
+        return tuple(pin for pin in self.pins if pin.column in wanted)
+
+    def fixed(self, column: str) -> int | None:
+        """The value that an ``=`` pin gives a column; None without one."""
+        return next((p.value for p in self.pins if p.column == column and p.compare == "="), None)
+
+    def texts(self) -> tuple[str, ...]:
+        """As the user wrote them."""
+        return (*(pin.text for pin in self.pins), *(("kv-heads=copy",) if self.copy_kv else ()))
+
+
+def parse_pins(texts: Iterable[str], trainer: Trainer) -> Pins:
+    """Read pins such as ``tp=8``, ``pp<=4``, ``recompute=none``, ``zero=1``, ``order=tp-cp-dp-pp``.
+
+    Raises:
+        PlannerError: a pin that is not understood (N01), a value that it cannot have (N02); all at once.
+    """
+    pins: list[Pin] = []
+    faults: list[Fault] = []
+    copy = False
+    for text in texts:
+        try:
+            pin = _parse(text, trainer)
+        except PlannerError as error:
+            faults += error.faults
+            continue
+        if pin is None:
+            copy = True
+        else:
+            pins.append(pin)
+    faults += _contradictions(pins)
+    if faults:
+        raise PlannerError(*faults)
+    return Pins(tuple(pins), copy)
+
+
+def from_layout(layout: Mapping[str, int | str], trainer: Trainer) -> Pins:
+    """A layout that the user states, as pins: ``{"tp": 8, "recompute": "full"}``."""
+    return parse_pins([f"{key}={value}" for key, value in layout.items()], trainer)
+
+
+def _parse(text: str, trainer: Trainer) -> Pin | None:
+    match = _FORM.match(text)
+    if match is None:
+        raise PlannerError.of(
+            "N01", f"pin '{text}' is not KEY=VALUE.", "Write it like tp=8 or pp<=4."
+        )
+    word, compare, value = match[1].lower().replace("_", "-"), match[2], match[3]
+    if word == "kv-heads":
+        if (compare, value.lower()) != ("=", "copy"):
+            raise PlannerError.of("N02", f"pin '{text}': kv-heads can only be copy.")
+        return None
+    if word not in NAMES:
+        if "." in word or "*" in word:
+            raise PlannerError.of(
+                "N01",
+                f"pin '{text}' is on an operator; pins can be on degrees and settings.",
+                f"Pins: {listed(sorted({*NAMES, *OTHER}), 'and')}.",
+            )
+        close = listed(nearest(word, [*NAMES, *OTHER]))
+        raise PlannerError.of("N01", f"no pin named '{match[1]}'. Did you mean {close}?")
+    column = NAMES[word]
+    return Pin(text.strip(), column, compare, _value(text, column, compare, value, trainer))
+
+
+def _value(text: str, column: str, compare: str, value: str, trainer: Trainer) -> int:
+    choices = _CHOICES.get(column)
+    if column == "order":
+        choices = tuple("-".join(order) for order in trainer.orders)
+    if choices is None:
+        if not value.isascii() or not value.isdigit() or not 0 < int(value[:12]) <= 10**9:
+            raise PlannerError.of("N02", f"pin '{text}': {value} is not a whole number from 1 up.")
+        return int(value)
+    if (
+        column == "sharding"
+        and value.isascii()
+        and value.isdigit()
+        and int(value[:3]) < len(choices)
+    ):
+        return int(value)
+    word = value.lower()
+    lowered = [choice.lower() for choice in choices]
+    truth = {"true": "on", "1": "on", "yes": "on", "false": "off", "0": "off", "no": "off"}
+    word = truth.get(word, word) if column == "sp" else word
+    if word not in lowered:
+        raise PlannerError.of("N02", f"pin '{text}': {value} is none of {listed(choices)}.")
+    if compare != "=" and column in ("sp", "order", "schedule"):
+        raise PlannerError.of("N02", f"pin '{text}': only = makes sense for {column}.")
+    return lowered.index(word)
+
+
+def _contradictions(pins: list[Pin]) -> list[Fault]:
+    """Two pins that fix one column to different values."""
+    fixed: dict[str, Pin] = {}
+    faults = []
+    for pin in pins:
+        if pin.compare != "=":
+            continue
+        first = fixed.setdefault(pin.column, pin)
+        if first.value != pin.value:
+            faults.append(
+                Fault("N03", f"pins '{first.text}' and '{pin.text}' contradict each other.")
+            )
+    return faults
