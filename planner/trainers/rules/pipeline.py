@@ -7,7 +7,7 @@ import numpy as np
 from planner.candidates import SCHEDULES, Candidates
 from planner.errors import Fault, listed
 from planner.trainers.trainer import Rule, Task
-from planner.trainers.wording import closest, divisors, value
+from planner.trainers.wording import around, closest, divisors, value
 from planner.units import BoolArray
 
 INTERLEAVED = SCHEDULES.index("interleaved")
@@ -212,7 +212,7 @@ def _rounds_fault(task: Task, candidates: Candidates) -> Fault:
     fits = closest(divisors(count), pp, 5) if count else [1]
     what = f"interleaving needs a multiple of pp {pp} micro-batches; there are {count}."
     step = value(candidates, "dp") * value(candidates, "micro_batch") * pp
-    near = listed([batch // step * step or step, batch // step * step + step])
+    near = listed(around(batch, step))
     return Fault(
         "B02", what, (f"Nearest global batch: {near}. With {batch}, pp can be {listed(fits)}.",)
     )
