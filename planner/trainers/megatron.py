@@ -1,4 +1,4 @@
-"""Megatron-LM / Megatron-Core."""
+"""Megatron-LM / Megatron-Core, and MindSpeed, which takes the same arguments on Ascend."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from planner.units import GIB, MS
 
 MEGATRON = Trainer(
     name="megatron",
-    aliases=("megatron-lm", "megatron-core", "mcore", "megatron-bridge", "nemo"),
+    aliases=(
+        *("megatron-lm", "megatron-core", "mcore", "megatron-bridge", "nemo"),
+        *("mindspeed", "mindspeed-llm", "modellink"),
+    ),
     release="Megatron-LM 0.19.2",
     roles={
         "dp": ("batch",),

@@ -8,7 +8,7 @@ from planner.units import GIB, MS
 
 MINDSPORE = Trainer(
     name="mindspore",
-    aliases=("mindformers", "mindspeed", "mindspeed-llm", "modellink"),
+    aliases=("mindformers", "ms"),
     release="MindFormers 1.9.0 on MindSpore 2.9-2.10",
     roles={
         "dp": ("batch",),

@@ -35,6 +35,7 @@ def test_examples_in_docstrings() -> None:
         ("DeepSpeed", "fsdp"),
         ("accelerate", "fsdp"),
         ("mindformers", "mindspore"),
+        ("MindSpeed-LLM", "megatron"),
     ],
 )
 def test_names_and_aliases(name: str, expected: str) -> None:
