@@ -52,6 +52,8 @@ def read_model(
     """
     given = {key: typed(value) for key, value in (overrides or {}).items()}
     text, path = str(spec), Path(spec)
+    if text.startswith("~/"):
+        path = path.expanduser()
     if _looks_like_file(path, text):
         return _read_file(path, given)
     found = find_model(text, folders)
@@ -90,7 +92,7 @@ def _read_file(path: Path, given: Overrides) -> Architecture:
             f"{path}: {what} not read yet.",
             "Give the model's config.json or its folder, or describe it: shardwright schema model",
         )
-    return read_config(path.expanduser(), overrides=given)
+    return read_config(path, overrides=given)
 
 
 # -- descriptions ----------------------------------------------------------------------------------
@@ -101,7 +103,7 @@ def read_description(source: YamlSource, given: Overrides | None = None) -> Arch
     data = _overridden(source, given or {})
     if not isinstance(data, dict):
         raise PlannerError.of("U02", "a model description must be a mapping.", where=source.where())
-    described = checked(source, ModelDescription, "model", data=data)
+    described = checked(source, ModelDescription, "model", data=_counted_layers(source, data))
     kinds = _kinds(source, described)
     arch = Architecture(
         kinds=kinds,
@@ -111,6 +113,17 @@ def read_description(source: YamlSource, given: Overrides | None = None) -> Arch
     if described.params is not None and not given:
         _check_count(source, arch, described.params)
     return arch
+
+
+def _counted_layers(source: YamlSource, data: dict[str, Json]) -> dict[str, Json]:
+    """Layers given as a number alone mean so many of the only kind."""
+    number = data.get("layers")
+    if isinstance(number, bool) or not isinstance(number, int | float):
+        return data
+    if number not in range(1, MOST_LAYERS + 1):
+        what = f"layers must be a whole number from 1 to {MOST_LAYERS}, or a list of runs."
+        raise PlannerError.of("U02", what, where=source.where(("layers",), value=True))
+    return {**data, "layers": [{"of": [], "times": int(number)}]}
 
 
 def _plain_fields() -> tuple[str, ...]:

@@ -36,11 +36,6 @@ def _one_of(names: tuple[str, ...], value: Json) -> str:
     return str(value)
 
 
-def _repeat(value: Json) -> Json:
-    """Layers given as a number alone: so many of the only kind."""
-    return value if isinstance(value, list) else [{"of": [], "times": value}]
-
-
 def _several(value: Json) -> Json:
     return [value] if isinstance(value, str) else value
 
@@ -169,7 +164,6 @@ class ModelDescription(KindPart):
     """Kinds of layers by name, each with what KindPart has."""
     layers: Annotated[
         list[Run],
-        BeforeValidator(_repeat),
         WithJsonSchema(
             {
                 "anyOf": [
