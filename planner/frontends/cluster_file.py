@@ -72,7 +72,7 @@ def read_chip(spec: str, folders: Sequence[Path] = ()) -> Chip:
         PlannerError: no chip has the name, or the file is wrong.
     """
     path = _as_path(spec)
-    source = load_yaml(path) if path is not None else _packaged(find_chip(spec, folders))
+    source = _own(path) if path is not None else _packaged(find_chip(spec, folders))
     if _is_cluster(source):
         return _cluster_of(source, folders)[0].chip
     return chip_from(_chip_file(source, source.data, (), folders))
@@ -98,7 +98,7 @@ def _split(spec: str) -> tuple[str, tuple[int, int | None] | None]:
 def _source(what: str, folders: Sequence[Path]) -> YamlSource | None:
     path = _as_path(what)
     if path is not None:
-        return load_yaml(path)
+        return _own(path)
     found = find("cluster", what, folders) or find("chip", what, folders)
     return _packaged(found) if found else None
 
@@ -106,6 +106,15 @@ def _source(what: str, folders: Sequence[Path]) -> YamlSource | None:
 def _as_path(what: str) -> Path | None:
     path = Path(what)
     return path if path.suffix in (".yaml", ".yml") or "/" in what or "\\" in what else None
+
+
+def _own(path: Path) -> YamlSource:
+    try:
+        return load_yaml(path)
+    except PlannerError:
+        raise
+    except Exception as error:  # the YAML library lets odd scalars end in any exception
+        raise PlannerError.of("Y03", f"this is not YAML: {error}.", where=str(path)) from None
 
 
 def _packaged(path: Path) -> YamlSource:

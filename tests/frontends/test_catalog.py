@@ -16,17 +16,16 @@ def test_names_aliases_case_and_underscores_find_the_same_file():
 
 
 def test_unknown_model_names_its_nearest(tmp_path):
-    folder = tmp_path / "models" / "llama"
+    folder = tmp_path / "models" / "own"
     folder.mkdir(parents=True)
-    (folder / "llama3-70b.yaml").write_text(
-        "aliases: [llama-3-70b, Llama3_70B]\nname: llama3-70b\n"
-    )
+    (folder / "ownmodel-70b.yaml").write_text("aliases: [Own_70B, om-70b]\nname: ownmodel-70b\n")
     folders = (tmp_path,)
-    assert catalog.find_model("LLAMA-3-70B", folders) == folder / "llama3-70b.yaml"
+    for spelling in ("ownmodel-70b", "OWN-70B", "om_70b"):
+        assert catalog.find_model(spelling, folders) == folder / "ownmodel-70b.yaml"
     with pytest.raises(PlannerError) as caught:
-        catalog.find_model("llama3-70", folders)
+        catalog.find_model("ownmodel-7b", folders)
     text = str(caught.value)
-    assert text.startswith("Error: no model named 'llama3-70'. Nearest: llama3-70b")
+    assert text.startswith("Error: no model named 'ownmodel-7b'. Nearest: ownmodel-70b")
     assert "All: shardwright list models" in text
     assert text.endswith("[M01]")
 
