@@ -14,7 +14,7 @@ def render_yaml(answer: Plan | NoPlan) -> str:
 
     yaml = YAML(typ="safe", pure=True)
     yaml.default_flow_style = False
-    yaml.sort_base_mapping_type_on_output = False
+    yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
     yaml.width = 100
     stream = io.StringIO()
     yaml.dump(answer.model_dump(mode="json"), stream)

@@ -117,7 +117,7 @@ def _saved(row: OperatorPlan) -> str:
 
 
 def _communication(plan: Plan, width: int) -> list[Line]:
-    title = "Collectives: of operators for one micro-batch, of gradients and weights for one step"
+    title = "Collectives, and what one of each costs"
     return _blocks(title, plan, _collective_columns, width)
 
 

@@ -1,0 +1,67 @@
+"""How an answer leaves: on standard output in the form that was asked for, and into files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from cli import exits
+from cli.console import Screen
+from cli.files import check_outputs, write_output
+from cli.options import FORMATS, chosen, details
+from planner.plan.schema import NoPlan, Plan
+from planner.plan.write import write_plan
+from planner.report.data import render_yaml
+from planner.report.markdown import render_markdown
+from planner.report.text import render
+from planner.units import show_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """What a person asked to see and keep."""
+
+    format: str
+    detail: tuple[str, ...]
+    paths: tuple[Path, ...]
+
+    @classmethod
+    def asked(cls, form: str, detail: str | None, paths: Sequence[Path] | None) -> Output:
+        """Checked before the work begins.
+
+        Raises:
+            PlannerError: a word that is not known, a file that could not be written.
+        """
+        output = cls(chosen(form, FORMATS, "--format"), details(detail), tuple(paths or ()))
+        check_outputs(output.paths)
+        return output
+
+
+def deliver(
+    answer: Plan | NoPlan, screen: Screen, output: Output, next_steps: Sequence[tuple[str, str]]
+) -> int:
+    """Shows an answer, writes its files, and says how the command ends."""
+    if output.format == "json":
+        screen.write(write_plan(answer))
+    elif output.format == "yaml":
+        screen.write(render_yaml(answer))
+    elif output.format == "markdown":
+        screen.write(render_markdown(answer))
+    else:
+        steps = [] if screen.quiet else next_steps
+        screen.show(render(answer, width=screen.width, detail=output.detail, next_steps=steps))
+    if isinstance(answer, NoPlan):
+        for path in output.paths:
+            screen.note(f"No plan, so {path} was not written.")
+        return exits.NO_PLAN
+    for warning in answer.warnings:
+        screen.note(f"Warning: {warning}")
+    for path in output.paths:
+        write_output(path, answer)
+        screen.note(f"Wrote {path}.")
+    if answer.proof.stopped:
+        best, bound = show_seconds(answer.step), show_seconds(answer.proof.bound)
+        screen.note(f"Stopped. Best so far {best}; nothing can be better than {bound}.")
+        return exits.STOPPED
+    return exits.ANSWER if answer.fits else exits.NO_PLAN

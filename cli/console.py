@@ -1,0 +1,143 @@
+"""What the screen looks like: answers on standard output, talk on standard error.
+
+Colour only where a person looks and nobody asked for none; the words are complete without it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import time
+from collections.abc import Iterable
+from types import TracebackType
+from typing import TYPE_CHECKING, TextIO
+
+if TYPE_CHECKING:
+    from planner.api import Progress
+
+    from planner.report.tables import Line
+
+WIDTH_OF_FILES = 100
+"""Columns where no terminal says otherwise."""
+STYLES = {
+    "": "",
+    "good": "bold green",
+    "caution": "yellow",
+    "bad": "red",
+    "dim": "dim",
+    "head": "bold",
+}
+EVERY_TERMINAL, EVERY_FILE = 0.1, 5.0
+"""Seconds between two progress lines."""
+
+
+def is_terminal(stream: TextIO) -> bool:
+    """Whether a person looks at a stream whose lines can be redrawn."""
+    return stream.isatty() and os.environ.get("TERM") != "dumb"
+
+
+class Screen:
+    """Both streams of one command."""
+
+    def __init__(
+        self, *, quiet: bool = False, verbose: bool = False, no_color: bool = False
+    ) -> None:
+        self.quiet = quiet
+        self.verbose = verbose
+        self.color = not no_color and not os.environ.get("NO_COLOR") and is_terminal(sys.stdout)
+
+    @property
+    def width(self) -> int:
+        """Columns for an answer."""
+        return shutil.get_terminal_size().columns if sys.stdout.isatty() else WIDTH_OF_FILES
+
+    def show(self, lines: Iterable[Line]) -> None:
+        """An answer for people."""
+        if not self.color:
+            from planner.report.tables import plain
+
+            self.write("\n" + plain(lines) if sys.stdout.isatty() else plain(lines))
+            return
+        from rich.console import Console
+        from rich.text import Text
+
+        console = Console(file=sys.stdout, highlight=False, markup=False, emoji=False)
+        console.print()
+        for line in lines:
+            text = Text.assemble(*((span.text, STYLES[span.style]) for span in line))
+            console.print(text, soft_wrap=True)
+
+    def write(self, text: str) -> None:
+        """An answer for programs, as it is; one who stopped reading it has had enough."""
+        try:
+            sys.stdout.write(text)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+    def note(self, text: str) -> None:
+        """Talk that nobody needs."""
+        if not self.quiet:
+            self.say(text)
+
+    def say(self, text: str) -> None:
+        """Talk."""
+        print(text, file=sys.stderr, flush=True)
+
+
+class ProgressLine:
+    """Progress of a search on standard error: a line that is redrawn and erased, or a line every five seconds."""
+
+    def __init__(self, screen: Screen) -> None:
+        self._silent = screen.quiet
+        self._redraws = is_terminal(sys.stderr)
+        self._started = self._shown = time.monotonic()
+        self._drawn = False
+
+    def __enter__(self) -> ProgressLine:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._drawn:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+
+    def __call__(self, progress: Progress) -> None:
+        """Shows the state of the search, if the last time is long enough ago."""
+        now = time.monotonic()
+        if self._silent or now - self._shown < (EVERY_TERMINAL if self._redraws else EVERY_FILE):
+            return
+        self._shown = now
+        text = progress_text(progress, now - self._started)
+        if not self._redraws:
+            print(text, file=sys.stderr, flush=True)
+            return
+        self._drawn = True
+        room = shutil.get_terminal_size().columns - 1
+        sys.stderr.write(f"\r{text[:room]}\x1b[K")
+        sys.stderr.flush()
+
+
+def progress_text(progress: Progress, elapsed: float) -> str:
+    """One line: what is done, the best so far, how much better it can get, the time."""
+    from planner.units import show_seconds
+
+    share = min(1.0, progress.done / progress.total) if progress.total else 0.0
+    full = round(24 * share)
+    parts = [
+        f"  pricing {progress.total:,} layouts {'━' * full}{'╸' * (full < 24)}{' ' * (23 - full)}",
+        f"{100 * share:.0f} %",
+    ]
+    if progress.best is not None:
+        parts.append(f"best {show_seconds(progress.best)}")
+        if progress.bound is not None and progress.best > 0:
+            gap = max(0.0, 1 - progress.bound / progress.best)
+            parts.append(f"gap ≤ {100 * gap:.0f} %")
+    minutes, seconds = divmod(int(elapsed), 60)
+    return "   ".join([*parts, f"{minutes}:{seconds:02}"])

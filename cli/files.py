@@ -1,0 +1,112 @@
+"""Files that a command writes: whole or not at all, and never over something else."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from planner.errors import Fault, PlannerError, listed
+from planner.plan.schema import Plan
+from planner.plan.write import write_plan
+from planner.report.data import CSV_COLUMNS, render_csv
+
+ENDINGS = {".json": "the plan", ".csv": "the alternatives"}
+
+
+def check_outputs(paths: Sequence[Path]) -> None:
+    """Says before the work what could not be written after it.
+
+    Raises:
+        PlannerError: an ending that nothing is written for (O01), something else in its place (O02), a place that
+            cannot be written (O03).
+    """
+    faults = [fault for path in paths if (fault := _fault(path)) is not None]
+    if faults:
+        raise PlannerError(*faults)
+
+
+def write_output(path: Path, plan: Plan) -> None:
+    """Writes the file that its ending asks for.
+
+    Raises:
+        PlannerError: as :func:`check_outputs`.
+    """
+    check_outputs([path])
+    text = write_plan(plan) if path.suffix == ".json" else render_csv(plan)
+    try:
+        write_whole(path, text)
+    except OSError as error:
+        raise PlannerError.of("O03", f"cannot write {path}: {error.strerror or error}.") from None
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Writes a file so that there is never half of it: a temporary file beside it takes its name."""
+    target = path.resolve()
+    target.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".tmp")
+    temporary = Path(name)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        temporary.chmod(_mode(target))
+        temporary.replace(target)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+
+
+def _mode(target: Path) -> int:
+    """Permissions of the file that is replaced, or of a new one."""
+    if target.exists():
+        return target.stat().st_mode & 0o777
+    mask = os.umask(0)
+    os.umask(mask)
+    return 0o666 & ~mask
+
+
+def _fault(path: Path) -> Fault | None:
+    possible = listed([f"{ending} ({what})" for ending, what in ENDINGS.items()])
+    if path.suffix not in ENDINGS or path.name.endswith(".trace.json"):
+        return Fault(
+            "O01",
+            f"cannot write {path}: nothing is written with this ending.",
+            (f"Possible: {possible}.",),
+        )
+    try:
+        if path.is_dir():
+            return Fault("O03", f"cannot write {path}: it is a folder.")
+        if path.exists() and not _same_kind(path):
+            what = f"{path} is there and is not {ENDINGS[path.suffix]}; it is not overwritten."
+            return Fault("O02", what, ("Choose another name, or remove it.",))
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or "no such path is possible"
+        return Fault("O03", f"cannot write {path}: {why}.")
+    parent = next((folder for folder in path.absolute().parents if folder.exists()), None)
+    if parent is None or not parent.is_dir():
+        return Fault("O03", f"cannot write {path}: {parent} is not a folder.")
+    if not os.access(parent, os.W_OK):
+        return Fault("O03", f"cannot write {path}: no permission to write in {parent}.")
+    return None
+
+
+def _same_kind(path: Path) -> bool:
+    """Whether a file is of the kind that its ending promises; an empty one is of every kind."""
+    if not path.is_file():
+        return False
+    try:
+        text = path.read_text(encoding="utf-8")
+        if not text.strip():
+            return True
+        if path.suffix == ".csv":
+            return text.startswith(",".join(CSV_COLUMNS[:2]))
+        data = json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(data, dict) and {"schema_version", "made_by"} <= data.keys()

@@ -1,0 +1,178 @@
+"""Options that commands share, and how their texts are read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Annotated, TypeAlias
+
+import typer
+
+FORMATS = ("table", "json", "yaml", "markdown")
+SHORT_FORMATS = ("table", "json")
+DETAILS = ("memory", "time", "ops", "comm", "rules", "sources", "all")
+OBJECTIVES = ("step-time", "cost-per-token")
+
+Model: TypeAlias = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL", help="A name, a folder or file with a config.json, or a YAML file."
+    ),
+]
+Cluster: TypeAlias = Annotated[
+    str,
+    typer.Option(
+        "--cluster", "-c", metavar="SPEC",
+        help="A profile's name, a file, CHIP:COUNT (h100-sxm:256) or CHIP:NODESxPER (a910b:48x8).",
+    ),
+]  # fmt: skip
+Trainer: TypeAlias = Annotated[
+    str,
+    typer.Option("--trainer", "-t", metavar="NAME", help="What the plan must be expressible in."),
+]
+GlobalBatch: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--global-batch", "-b", metavar="N",
+        help="Sequences in a step, or tokens as in 4Mtok; default: the recipe's, else 4 M tokens.",
+    ),
+]  # fmt: skip
+SeqLen: TypeAlias = Annotated[
+    int | None,
+    typer.Option(
+        "--seq-len", "-s", metavar="N", help="Tokens in a sequence; default: the model's maximum."
+    ),
+]
+Precision: TypeAlias = Annotated[
+    str | None,
+    typer.Option("--precision", metavar="NAME", help="bf16 (default), fp8, fp16 or fp32."),
+]
+Optimizer: TypeAlias = Annotated[
+    str | None,
+    typer.Option("--optimizer", metavar="NAME", help="Decides bytes a parameter; default: adamw."),
+]
+RecipeFile: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        "--recipe", metavar="FILE", help="Batch, sequence, precision, optimizer in YAML; flags win."
+    ),
+]
+MemoryLimit: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--memory-limit", metavar="LIMIT",
+        help="GiB a chip, or a share of the usable memory as in 90%; default: all that is usable.",
+    ),
+]  # fmt: skip
+Pins: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--pin", metavar="KEY=VALUE", help="Fix a choice: tp=8, pp<=4, recompute=none. Repeatable."
+    ),
+]
+Objective: TypeAlias = Annotated[
+    str, typer.Option("--objective", metavar="NAME", help="step-time or cost-per-token.")
+]
+TimeLimit: TypeAlias = Annotated[
+    str,
+    typer.Option(
+        "--time-limit", metavar="TIME", help="As in 60s or 5min; then the best so far and its gap."
+    ),
+]
+Top: TypeAlias = Annotated[
+    int, typer.Option("--top", metavar="N", min=1, help="Rows of alternatives.")
+]
+Detail: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--detail", metavar="LIST", help=f"More tables, comma-separated: {', '.join(DETAILS)}."
+    ),
+]
+Format: TypeAlias = Annotated[
+    str, typer.Option("--format", "-f", metavar="NAME", help=f"{', '.join(FORMATS)}.")
+]
+ShortFormat: TypeAlias = Annotated[
+    str, typer.Option("--format", "-f", metavar="NAME", help=f"{', '.join(SHORT_FORMATS)}.")
+]
+ModelSettings: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="A key of the model, as num_key_value_heads=8. Repeatable.",
+    ),
+]
+LayoutSettings: TypeAlias = Annotated[
+    list[str],
+    typer.Option(
+        "--set", metavar="KEY=VALUE,...",
+        help="The layout, as tp=8,pp=4,mbs=1,recompute=full; other keys are the model's. Repeatable.",
+    ),
+]  # fmt: skip
+Out: TypeAlias = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--out", "-o", metavar="PATH",
+        help="Also write a file: .json (the plan) or .csv (the alternatives). Repeatable.",
+    ),
+]  # fmt: skip
+Quiet: TypeAlias = Annotated[bool, typer.Option("--quiet", help="No progress, notes or warnings.")]
+Verbose: TypeAlias = Annotated[bool, typer.Option("--verbose", help="More talk; whole tracebacks.")]
+NoColor: TypeAlias = Annotated[bool, typer.Option("--no-color", help="Plain text.")]
+
+
+def batch(text: str | None) -> int | str | None:
+    """A global batch: sequences as a number, anything else as it was written."""
+    return int(text) if text is not None and text.isdecimal() else text
+
+
+def chosen(word: str, names: Sequence[str], flag: str) -> str:
+    """A word that must be one of a few."""
+    from planner.errors import PlannerError, listed, nearest
+
+    if word in names:
+        return word
+    near = f"Nearest: {listed(nearest(word, names, 2))}. " if word else ""
+    raise PlannerError.of("A03", f"{flag} cannot be {word!r}.", f"{near}Possible: {listed(names)}.")
+
+
+def details(text: str | None) -> tuple[str, ...]:
+    """The comma list of ``--detail``."""
+    names = [name.strip() for name in (text or "").split(",") if name.strip()]
+    return tuple(chosen(name, DETAILS, "--detail") for name in names)
+
+
+_TIME = re.compile(r"(\d+(?:\.\d*)?|\.\d+) ?(s|min|h|)")
+
+
+def seconds(text: str) -> float:
+    """A time limit: ``60``, ``60s``, ``5min``, ``1h``."""
+    from planner.errors import PlannerError
+
+    match = _TIME.fullmatch(text.strip())
+    if match is None:
+        raise PlannerError.of(
+            "A03", f"--time-limit {text!r} is not a time. Write it like 60s or 5min."
+        )
+    return float(match[1]) * {"": 1, "s": 1, "min": 60, "h": 3600}[match[2]]
+
+
+def settings(texts: Iterable[str] | None, flag: str) -> dict[str, str]:
+    """``KEY=VALUE`` pairs, several of them separated by commas or by repeating the flag."""
+    from planner.errors import Fault, PlannerError
+
+    pairs: dict[str, str] = {}
+    faults = []
+    for part in (part.strip() for text in texts or () for part in text.split(",")):
+        key, equals, value = (word.strip() for word in part.partition("="))
+        if not (key and equals and value):
+            faults.append(
+                Fault("A04", f"{flag} {part!r} is not KEY=VALUE.", (f"Write it like {flag} tp=8",))
+            )
+        elif pairs.get(key, value) != value:
+            faults.append(Fault("A04", f"{flag} gives {key} twice: {pairs[key]} and {value}."))
+        pairs[key] = value
+    if faults:
+        raise PlannerError(*faults)
+    return pairs

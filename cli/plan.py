@@ -1,0 +1,64 @@
+"""``shardwright plan``: the fastest plan that fits, and why."""
+
+from __future__ import annotations
+
+from cli import options as o
+
+NEXT_STEPS = (
+    ("… --out plan.json", "keep it"),
+    ("… --detail all", "every stage, operator, message and rule"),
+    ("… --pin tp=4", "what another choice would cost"),
+)
+
+
+def plan(
+    model: o.Model,
+    cluster: o.Cluster,
+    trainer: o.Trainer = "megatron",
+    global_batch: o.GlobalBatch = None,
+    seq_len: o.SeqLen = None,
+    precision: o.Precision = None,
+    optimizer: o.Optimizer = None,
+    recipe: o.RecipeFile = None,
+    memory_limit: o.MemoryLimit = None,
+    pin: o.Pins = None,
+    objective: o.Objective = "step-time",
+    time_limit: o.TimeLimit = "60s",
+    set_: o.ModelSettings = None,
+    top: o.Top = 5,
+    detail: o.Detail = None,
+    form: o.Format = "table",
+    out: o.Out = None,
+    quiet: o.Quiet = False,
+    verbose: o.Verbose = False,
+    no_color: o.NoColor = False,
+) -> int:
+    """Find the fastest plan that fits, and say why."""
+    from planner.api import Question
+    from planner.api import plan as find
+
+    from cli.answer import Output, deliver
+    from cli.console import ProgressLine, Screen
+    from cli.layout import model_only
+
+    screen = Screen(quiet=quiet, verbose=verbose, no_color=no_color)
+    output = Output.asked(form, detail, out)
+    question = Question(
+        model=model,
+        cluster=cluster,
+        trainer=trainer,
+        global_batch=o.batch(global_batch),
+        seq_len=seq_len,
+        precision=precision,
+        optimizer=optimizer,
+        recipe_file=recipe,
+        memory_limit=memory_limit,
+        pins=tuple(pin or ()),
+        objective=o.chosen(objective, o.OBJECTIVES, "--objective"),
+        time_limit=o.seconds(time_limit),
+        top=top,
+        overrides=model_only(o.settings(set_, "--set")),
+    )
+    with ProgressLine(screen) as progress:
+        answer = find(question, progress)
+    return deliver(answer, screen, output, NEXT_STEPS)

@@ -1,0 +1,54 @@
+"""``shardwright price``: what a layout that somebody already has would cost."""
+
+from __future__ import annotations
+
+from cli import options as o
+
+NEXT_STEPS = (
+    ("shardwright plan …", "whether a better layout exists"),
+    ("… --detail all", "every stage, operator and message"),
+)
+
+
+def price(
+    model: o.Model,
+    cluster: o.Cluster,
+    set_: o.LayoutSettings,
+    trainer: o.Trainer = "megatron",
+    global_batch: o.GlobalBatch = None,
+    seq_len: o.SeqLen = None,
+    precision: o.Precision = None,
+    optimizer: o.Optimizer = None,
+    recipe: o.RecipeFile = None,
+    memory_limit: o.MemoryLimit = None,
+    detail: o.Detail = None,
+    form: o.Format = "table",
+    out: o.Out = None,
+    quiet: o.Quiet = False,
+    verbose: o.Verbose = False,
+    no_color: o.NoColor = False,
+) -> int:
+    """Evaluate a layout that you already have; no search."""
+    from planner.api import Question
+    from planner.api import price as evaluate
+
+    from cli.answer import Output, deliver
+    from cli.console import Screen
+    from cli.layout import divided
+
+    screen = Screen(quiet=quiet, verbose=verbose, no_color=no_color)
+    output = Output.asked(form, detail, out)
+    layout, overrides = divided(o.settings(set_, "--set"))
+    question = Question(
+        model=model,
+        cluster=cluster,
+        trainer=trainer,
+        global_batch=o.batch(global_batch),
+        seq_len=seq_len,
+        precision=precision,
+        optimizer=optimizer,
+        recipe_file=recipe,
+        memory_limit=memory_limit,
+        overrides=overrides,
+    )
+    return deliver(evaluate(question, layout), screen, output, NEXT_STEPS)

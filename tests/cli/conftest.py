@@ -1,0 +1,108 @@
+"""The planner behind the command line, replaced by one that answers what a test wants."""
+
+from __future__ import annotations
+
+import sys
+import types
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from planner.plan.read import read_plan
+from planner.plan.schema import NoPlan, Plan
+
+FIXTURES = Path(__file__).parents[1] / "report"
+
+
+@dataclass(frozen=True)
+class Question:
+    model: str
+    cluster: str
+    trainer: str = "megatron"
+    global_batch: int | str | None = None
+    seq_len: int | None = None
+    precision: str | None = None
+    optimizer: str | None = None
+    recipe_file: Path | None = None
+    memory_limit: str | None = None
+    pins: tuple[str, ...] = ()
+    objective: str = "step-time"
+    time_limit: float = 60.0
+    top: int = 5
+    overrides: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Progress:
+    done: int
+    total: int
+    best: float | None
+    bound: float | None
+
+
+@dataclass(frozen=True)
+class Found:
+    def as_text(self) -> str:
+        return "name: h100-sxm  # the data sheet"
+
+    def as_json(self) -> dict[str, str]:
+        return {"name": "h100-sxm"}
+
+
+class Planner:
+    """Answers with ``answer``, or raises it; remembers what it was asked."""
+
+    def __init__(self) -> None:
+        self.answer: Plan | NoPlan | BaseException = read_plan(FIXTURES / "dense.json")
+        self.question: Question | None = None
+        self.layout: dict[str, int | str] | None = None
+        self.progress: list[Progress] = []
+        self.Question, self.Progress = Question, Progress
+
+    def plan(self, question: Question, progress: Callable[[Progress], None] | None = None) -> Any:
+        self.question = question
+        for state in self.progress:
+            assert progress is not None
+            progress(state)
+        return self._answer()
+
+    def price(self, question: Question, layout: dict[str, int | str]) -> Any:
+        self.question, self.layout = question, layout
+        return self._answer()
+
+    def _answer(self) -> Plan | NoPlan:
+        if isinstance(self.answer, BaseException):
+            raise self.answer
+        return self.answer
+
+    def list_names(self, kind: str) -> list[dict[str, Any]]:
+        return [
+            {"name": "h100-sxm", "GiB": 80, "source": kind},
+            {"name": "a910b", "GiB": 64, "source": "s"},
+        ]
+
+    def show(self, name: str) -> Found:
+        return Found()
+
+    def schema(self, kind: str) -> dict[str, Any]:
+        return {"title": kind}
+
+
+@pytest.fixture(autouse=True)
+def planner(monkeypatch: pytest.MonkeyPatch) -> Iterator[Planner]:
+    fake = Planner()
+    module = types.ModuleType("planner.api")
+    for name in ("Question", "Progress", "plan", "price", "list_names", "show", "schema"):
+        setattr(module, name, getattr(fake, name))
+    monkeypatch.setitem(sys.modules, "planner.api", module)
+    for variable in ("NO_COLOR", "FORCE_COLOR", "COLUMNS"):
+        monkeypatch.delenv(variable, raising=False)
+    return fake
+
+
+@pytest.fixture
+def no_plan() -> NoPlan:
+    return NoPlan.model_validate_json((FIXTURES / "no_plan.json").read_text())

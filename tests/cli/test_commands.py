@@ -1,0 +1,269 @@
+"""What a command line gives: answers, exit codes, and words for every mistake."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli.main import main
+from planner.errors import Fault, PlannerError
+from planner.plan.write import write_plan
+
+ASKED = ["plan", "llama-3-70b", "--cluster", "h100-sxm:256"]
+GOLDEN = Path(__file__).parents[1] / "report" / "golden"
+
+
+def test_plan_shows_the_page_on_stdout_and_talks_on_stderr(
+    planner: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(ASKED) == 0
+    out, err = capsys.readouterr()
+    page = (GOLDEN / "dense-100.txt").read_text()
+    assert out.startswith(page)
+    assert "  Next   … --out plan.json" in out
+    assert err == "Warning: The bandwidth between nodes is the profile's default.\n"
+
+
+def test_quiet_shows_only_the_answer(planner: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*ASKED, "--quiet"]) == 0
+    out, err = capsys.readouterr()
+    assert out == (GOLDEN / "dense-100.txt").read_text()
+    assert err == ""
+
+
+def test_every_flag_reaches_the_question(planner: Any) -> None:
+    flags = "-t torchtitan -b 4Mtok -s 4096 --precision fp8 --optimizer sgd --recipe r.yaml "
+    flags += (
+        "--memory-limit 90% --pin tp=8 --pin pp<=4 --objective cost-per-token --time-limit 2min "
+    )
+    flags += "--top 9 --set num_key_value_heads=8 --set vocab_size=5,rope_theta=1e6"
+    assert main(ASKED + flags.split()) == 0
+    assert planner.question == planner.Question(
+        model="llama-3-70b",
+        cluster="h100-sxm:256",
+        trainer="torchtitan",
+        global_batch="4Mtok",
+        seq_len=4096,
+        precision="fp8",
+        optimizer="sgd",
+        recipe_file=Path("r.yaml"),
+        memory_limit="90%",
+        pins=("tp=8", "pp<=4"),
+        objective="cost-per-token",
+        time_limit=120.0,
+        top=9,
+        overrides={"num_key_value_heads": "8", "vocab_size": "5", "rope_theta": "1e6"},
+    )
+
+
+def test_price_divides_settings_into_layout_and_model(planner: Any) -> None:
+    sets = "--set tp=8,pp=4,mbs=2,recompute=full --set shard-group=4,num_key_value_heads=8 -b 512"
+    assert main(["price", "llama-3-70b", "-c", "h100-sxm:256", *sets.split()]) == 0
+    assert planner.layout == {
+        "tp": 8, "pp": 4, "micro_batch": 2, "recompute": "full", "shard_group": 4,
+    }  # fmt: skip
+    assert planner.question.overrides == {"num_key_value_heads": "8"}
+    assert planner.question.global_batch == 512
+
+
+@pytest.mark.parametrize("form", ["json", "yaml", "markdown"])
+def test_formats(form: str, planner: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*ASKED, "-f", form]) == 0
+    out = capsys.readouterr().out
+    if form == "json":
+        assert out == write_plan(planner.answer)
+    else:
+        assert out == (GOLDEN / f"dense.{form}").read_text()
+
+
+def test_no_plan_is_shown_and_nothing_is_written(
+    planner: Any, no_plan: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    planner.answer = no_plan
+    out_file = tmp_path / "plan.json"
+    assert main([*ASKED, "--out", str(out_file)]) == 3
+    out, err = capsys.readouterr()
+    assert out.startswith("  Does not fit:")
+    assert err == f"No plan, so {out_file} was not written.\n"
+    assert not out_file.exists()
+    assert main([*ASKED, "--format", "json"]) == 3
+    assert json.loads(capsys.readouterr().out)["closest"]["tp"] == 8
+
+
+def test_a_priced_layout_that_does_not_fit(
+    planner: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    planner.answer = planner.answer.model_copy(update={"fits": False, "memory": 91.2 * 2**30})
+    assert main(["price", "m", "-c", "c", "--set", "tp=8"]) == 3
+    assert capsys.readouterr().out.startswith("  Does not fit: 91.2 of 76.0 GiB")
+
+
+def test_a_stopped_search_has_an_answer(planner: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    proof = planner.answer.proof.model_copy(
+        update={"stopped": True, "optimal": False, "bound": 17.4}
+    )
+    planner.answer = planner.answer.model_copy(update={"proof": proof})
+    assert main(ASKED) == 4
+    err = capsys.readouterr().err
+    assert err.endswith("Stopped. Best so far 18.1 s; nothing can be better than 17.4 s.\n")
+
+
+def test_ctrl_c_before_any_answer(planner: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    planner.answer = KeyboardInterrupt()
+    assert main(ASKED) == 130
+    assert capsys.readouterr().err == "Stopped before there was an answer.\n"
+
+
+def test_faults_are_printed_one_after_another(
+    planner: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    planner.answer = PlannerError(
+        Fault("D02", "tp 16 cannot split 8 key/value heads.", ("tp 1, 2, 4 or 8 can.",)),
+        Fault("Y01", "unknown key 'memmory_gib' in chip.", where="my.yaml:9:5"),
+    )
+    assert main(ASKED) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.splitlines() == [
+        "Error: tp 16 cannot split 8 key/value heads.",
+        "       tp 1, 2, 4 or 8 can.   [D02]",
+        "my.yaml:9:5: error: unknown key 'memmory_gib' in chip.   [Y01]",
+    ]
+    assert main([*ASKED, "--format", "json"]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert [fault["code"] for fault in json.loads(err)["faults"]] == ["D02", "Y01"]
+
+
+def test_a_bug_is_reported_without_a_traceback(
+    planner: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    planner.answer = ZeroDivisionError("float division by zero")
+    assert main(ASKED) == 1
+    err = capsys.readouterr().err
+    assert "Traceback" not in err
+    assert "please report it" in err.lower()
+    [log] = tmp_path.glob("*.log")
+    assert str(log) in err
+    assert "Traceback" in log.read_text()
+    assert main([*ASKED, "--verbose"]) == 1
+    assert "Traceback" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "words"),
+    [
+        ("plan m -c c --clustr x", "A01", "Nearest: --cluster"),
+        ("plan m --clus c", "A01", "no option --clus "),
+        ("plan m -c c --memory 4", "A01", "Nearest: --memory-limit"),
+        ("--verson", "A01", "Nearest: --version"),
+        ("pln m", "A02", "Nearest: plan"),
+        ("explain plan.json", "A02", "All: plan, price, list, show or schema"),
+        ("plan m", "A03", "missing option '--cluster'"),
+        ("plan", "A03", "missing argument 'MODEL'"),
+        ("plan m n -c c", "A03", "unexpected extra argument"),
+        ("plan m -c", "A03", "requires an argument"),
+        ("plan m -c c --seq-len many", "A03", "'--seq-len'"),
+        ("plan m -c c --top 0", "A03", "'--top'"),
+        ("plan m -c c -f tabel", "A03", "Nearest: table"),
+        ("plan m -c c --detail memory,opps", "A03", "Nearest: ops"),
+        ("plan m -c c --objective pareto", "A03", "Possible: step-time or cost-per-token"),
+        ("plan m -c c --time-limit soon", "A03", "60s or 5min"),
+        ("list model", "A03", "Nearest: models"),
+        ("schema plam", "A03", "Nearest: plan"),
+        ("show x -f yaml", "A03", "Possible: table or json"),
+        ("plan m -c c --set tp=8", "A04", "--pin tp=8"),
+        ("plan m -c c --set heads", "A04", "is not KEY=VALUE"),
+        ("price m -c c --set tpp=8", "A04", "Nearest: tp"),
+        ("price m -c c --set tp=8,tp=4", "A04", "gives tp twice: 8 and 4"),
+        ("price m -c c", "A03", "missing option '--set'"),
+        ("plan m -c c -o report.html", "O01", ".json (the plan) or .csv (the alternatives)"),
+        ("plan m -c c -o a.trace.json", "O01", "nothing is written with this ending"),
+    ],
+)
+def test_mistakes(
+    line: str, code: str, words: str, planner: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(line.split()) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert words in err
+    assert err.rstrip().endswith(f"[{code}]")
+    assert planner.question is None, "the work began before the words were checked"
+
+
+def test_list_show_schema(planner: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", "chips"]) == 0
+    assert capsys.readouterr().out == (
+        "  name      GiB  source\n  h100-sxm   80  chips\n  a910b      64  s\n"
+    )
+    assert main(["list", "chips", "-f", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)[1]["name"] == "a910b"
+    assert main(["show", "h100-sxm"]) == 0
+    assert capsys.readouterr().out == "name: h100-sxm  # the data sheet\n"
+    assert main(["show", "h100-sxm", "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"name": "h100-sxm"}
+    assert main(["schema", "plan"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"title": "plan"}
+
+
+def test_progress_is_silent_in_files_until_five_seconds(
+    planner: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    planner.progress = [planner.Progress(28_200, 41_472, 18.5, 17.4)] * 3
+    assert main(ASKED) == 0
+    assert "pricing" not in capsys.readouterr().err
+    monkeypatch.setattr("cli.console.EVERY_FILE", 0.0)
+    assert main(ASKED) == 0
+    line, *_ = capsys.readouterr().err.splitlines()
+    assert line.startswith("  pricing 41,472 layouts ━━━━━━━━━━━━━━━━╸")
+    assert line.endswith("68 %   best 18.5 s   gap ≤ 6 %   0:00")
+
+
+@pytest.mark.parametrize("last", [[], ["plan", "--help"], ["price", "--help"], ["--version"]])
+def test_help(last: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(last) == 0
+    assert "shardwright" in capsys.readouterr().out
+
+
+def test_help_loads_nothing_heavy() -> None:
+    heavy = ["numpy", "scipy", "ortools", "pydantic", "rich", "ruamel", "pandas", "planner"]
+    code = (
+        "import sys; from cli.main import main; main(sys.argv[1:]);"
+        f"print([m for m in {heavy} if m in sys.modules], file=sys.stderr)"
+    )
+    root = Path(__file__).parents[2]
+    for line in (["--help"], ["plan", "--help"], ["price", "--help"]):
+        done = subprocess.run(
+            [sys.executable, "-c", code, *line],
+            cwd=root, capture_output=True, text=True, check=True, env=os.environ | {"PYTHONPATH": str(root)},
+        )  # fmt: skip
+        assert "Usage: shardwright" in done.stdout
+        assert done.stderr.strip() == "[]"
+
+
+def test_frozen_options() -> None:
+    """Every command and option; a new one is a promise, so it changes this file too."""
+    from typer.main import get_command
+
+    from cli.main import app
+
+    commands = get_command(app).commands  # type: ignore[attr-defined]
+    lines = [
+        " ".join([name, *param.opts])
+        for name, command in commands.items()
+        for param in command.params
+    ]
+    assert lines == (Path(__file__).parent / "options.txt").read_text().splitlines()
+    letters = {word for line in lines for word in line.split() if word[0] == "-" != word[1]}
+    assert letters == {"-c", "-t", "-b", "-s", "-f", "-o"}

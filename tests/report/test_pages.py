@@ -1,0 +1,109 @@
+"""Pages as they are seen; after a wanted change write them anew with ``GOLDEN=write pytest tests/report``."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+from pathlib import Path
+
+import pytest
+from ruamel.yaml import YAML
+
+from planner.plan.read import read_plan
+from planner.plan.schema import NoPlan, Plan
+from planner.report.data import render_csv, render_yaml
+from planner.report.detail import DETAILS
+from planner.report.markdown import render_markdown
+from planner.report.tables import plain
+from planner.report.text import render, verdict
+
+HERE = Path(__file__).parent
+NAMES = ("dense", "moe", "no_plan")
+
+
+def answer(name: str) -> Plan | NoPlan:
+    path = HERE / f"{name}.json"
+    return NoPlan.model_validate_json(path.read_text()) if name == "no_plan" else read_plan(path)
+
+
+def compare(text: str, name: str) -> None:
+    path = HERE / "golden" / name
+    if os.environ.get("GOLDEN") == "write":
+        path.write_text(text)
+    assert text == path.read_text()
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("width", [100, 80, 60])
+def test_page(name: str, width: int) -> None:
+    page = plain(render(answer(name), width=width))
+    compare(page, f"{name}-{width}.txt")
+    assert max(map(len, page.splitlines())) <= width
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_details(name: str) -> None:
+    page = plain(
+        render(answer(name), detail=("all",), next_steps=[("… --out plan.json", "keep it")])
+    )
+    compare(page, f"{name}-all.txt")
+    assert max(map(len, page.splitlines())) <= 100
+
+
+@pytest.mark.parametrize("detail", DETAILS)
+def test_details_at_80_columns(detail: str) -> None:
+    for name in NAMES:
+        page = plain(render(answer(name), width=80, detail=(detail,)))
+        assert max(map(len, page.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_markdown(name: str) -> None:
+    compare(render_markdown(answer(name)), f"{name}.markdown")
+
+
+def test_data() -> None:
+    plan = answer("dense")
+    assert isinstance(plan, Plan)
+    compare(render_yaml(plan), "dense.yaml")
+    compare(render_csv(plan), "dense.csv")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_yaml_says_what_json_says(name: str) -> None:
+    data = YAML(typ="safe", pure=True).load(io.StringIO(render_yaml(answer(name))))
+    assert data == answer(name).model_dump(mode="json")
+
+
+@pytest.mark.parametrize("name", ["dense", "moe"])
+def test_every_view_shows_the_same_numbers(name: str) -> None:
+    """Every number of the Markdown tables stands in the text page too."""
+    plan = answer(name)
+    text, markdown = plain(render(plan)), render_markdown(plan)
+    numbers = set(re.findall(r"\d[\d.,]*\d|\d", markdown.partition("| Where")[2]))
+    assert len(numbers) >= 30
+    assert numbers <= set(re.findall(r"\d[\d.,]*\d|\d", text))
+
+
+def test_verdict_fits_in_80_columns_and_needs_no_style() -> None:
+    for name in ("dense", "moe"):
+        plan = answer(name)
+        assert isinstance(plan, Plan)
+        lines = verdict(plan)
+        assert max(len(line) for line in plain(lines).splitlines()) <= 80
+        assert plain(lines).startswith("  Fits. ")
+
+
+def test_reasons_survive_a_narrow_page() -> None:
+    plan = answer("moe")
+    assert isinstance(plan, Plan)
+    page = " ".join(plain(render(plan, width=60)).split())
+    for row in plan.alternatives:
+        assert row.reason in page
+
+
+def test_over_the_limit_is_red_and_the_winner_green() -> None:
+    spans = [span for line in render(answer("moe")) for span in line]
+    assert ("bad", "141.9") in [(span.style, span.text.strip()) for span in spans]
+    assert ("good", "1 ✔") in [(span.style, span.text.strip()) for span in spans]
