@@ -173,7 +173,10 @@ def phi(c: Config) -> Architecture:
 def chatglm(c: Config) -> Architecture:
     """ChatGLM 2 and 3, GLM-4 9B in its own key style."""
     base = shape(
-        c, layers=("num_layers",), vocab=("padded_vocab_size", "vocab_size"), seq=("seq_length",)
+        c,
+        layers=("num_layers", "num_hidden_layers"),
+        vocab=("padded_vocab_size", "vocab_size"),
+        seq=("seq_length",),
     )
     c.only("post_layer_norm", True, "a decoder without final norm")
     c.only("apply_residual_connection_post_layernorm", False, "a residual taken behind the norm")

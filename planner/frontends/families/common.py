@@ -48,6 +48,8 @@ def shape(
     default_vocab: int | None = None,
 ) -> Shape:
     """Width, depth, vocabulary and longest sequence; the defaults are the family's own."""
+    c.agree(*hidden)
+    c.agree(*layers)
     return Shape(
         hidden=c.size(*hidden),
         layers=c.size(*layers, most=MAX_LAYERS),
@@ -69,6 +71,8 @@ def attention(
     **facts: Json,
 ) -> Attention:
     """Heads and their size. Missing key/value heads mean the family's default, or one for every query head."""
+    c.agree(*heads)
+    c.agree(*kv)
     count = c.size(*heads, default=default_heads)
     usual = count if default_kv is None else default_kv
     groups = c.size(*kv, default=usual) if kv else usual

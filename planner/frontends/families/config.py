@@ -57,6 +57,13 @@ class Config:
             return int(value)
         return None
 
+    def agree(self, *names: str) -> None:
+        """Names of one thing that do not say the same: which one counts would be a guess."""
+        said = {name: self.data[name] for name in names if self.data.get(name) is not None}
+        if len(said) > 1 and any(value != said[name] for value in said.values() for name in said):
+            pairs = " and ".join(f"{name} = {_show(value)}" for name, value in said.items())
+            self.impossible(f"has {pairs}; the two mean the same and must be equal.")
+
     def flag(self, *names: str, default: bool = False) -> bool:
         """True or false."""
         name, value = self._find(names)
