@@ -91,7 +91,7 @@ def single(**columns: int) -> Candidates:
     array([8])
     """
     ones = ("dp", "tp", "pp", "cp", "ep", "etp", "vpp", "micro_batch")
-    row: dict[str, int] = {name: 1 for name in ones} | {
+    row: dict[str, int] = dict.fromkeys(ones, 1) | {
         "sharding": 0,
         "recompute": 0,
         "sp": 0,

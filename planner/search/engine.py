@@ -111,9 +111,7 @@ def search(
     return state.outcome(space, int(fits.sum()), stopped=stopped)
 
 
-def bound_all(
-    task: Task, candidates: Candidates
-) -> tuple[Array, np.ndarray[tuple[int], np.dtype[np.bool_]]]:
+def bound_all(task: Task, candidates: Candidates) -> tuple[Array, BoolArray]:
     """Lower bounds on the step of all candidates, and whether their least memory fits."""
     bounds = np.empty(len(candidates))
     fits = np.zeros(len(candidates), dtype=bool)

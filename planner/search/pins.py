@@ -21,6 +21,7 @@ NAMES: dict[str, str] = {
     "shard-group": "shard_group",
     "recompute": "recompute",
     "sp": "sp",
+    "sequence-parallel": "sp",
     "order": "order",
     "schedule": "schedule",
 }

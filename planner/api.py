@@ -1,0 +1,150 @@
+"""The same questions as on the command line, for a Python program.
+
+>>> from planner.api import Question, plan
+>>> answer = plan(Question(model="llama-3-8b", cluster="h100-sxm:8", global_batch=64))
+>>> answer.fits
+True
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from importlib.metadata import PackageNotFoundError, version
+
+import numpy as np
+
+from planner.candidates import Candidates, single
+from planner.cost.prices import prices
+from planner.errors import PlannerError, listed
+from planner.frontends.catalog import entries
+from planner.frontends.cluster_file import read_cluster
+from planner.hardware.cluster import Cluster
+from planner.known import Shown as Shown
+from planner.known import list_names as list_names
+from planner.known import schema as schema
+from planner.known import show as show
+from planner.plan.schema import NoPlan as NoPlan
+from planner.plan.schema import Plan as Plan
+from planner.question import Question as Question
+from planner.question import Understood, understand
+from planner.search.answer import build_plan, price_plan
+from planner.search.engine import Progress as Progress
+from planner.search.engine import search
+from planner.search.miss import build_miss
+from planner.search.pins import Pins, from_layout
+from planner.trainers.registry import faults
+from planner.trainers.trainer import Task
+
+
+def plan(question: Question, progress: Callable[[Progress], None] | None = None) -> Plan | NoPlan:
+    """The fastest plan that fits, with its proof; or why there is none.
+
+    Args:
+        question: what is asked.
+        progress: called between batches of the search.
+
+    Raises:
+        PlannerError: wrong input, or pins that no layout can satisfy.
+    """
+    known = understand(question)
+    outcome = search(
+        known.task,
+        known.pins,
+        top=question.top,
+        time_limit=question.time_limit,
+        progress=progress,
+    )
+    if outcome.best is not None:
+        return build_plan(
+            known.task,
+            outcome,
+            made_by=made_by(),
+            fingerprints=known.fingerprints,
+            pins=known.pins.texts(),
+            assumptions=known.assumptions,
+        )
+    if not len(outcome.space.candidates) and known.pins.pins:
+        _refuse_pins(known)
+    return build_miss(
+        known.task,
+        known.pins,
+        outcome.space,
+        made_by=made_by(),
+        assumptions=known.assumptions,
+        larger=_larger(known.task.cluster),
+    )
+
+
+def price(question: Question, layout: Mapping[str, int | str]) -> Plan:
+    """What a stated layout costs; nothing is searched.
+
+    Args:
+        question: what is asked; its pins are ignored.
+        layout: degrees and settings by name, such as ``{"tp": 8, "pp": 4, "recompute": "full"}``. Degrees that are left
+            out are 1, except dp, which takes what is left of the chips.
+
+    Raises:
+        PlannerError: wrong input, or every rule of the trainer that the layout breaks.
+    """
+    known = understand(replace(question, pins=()))
+    pins = from_layout(layout, known.task.trainer)
+    unequal = [pin.text for pin in pins.pins if pin.compare != "="]
+    if unequal:
+        raise PlannerError.of("N02", f"a layout states values: {listed(unequal, 'and')} does not.")
+    task = replace(known.task, copy_kv=pins.copy_kv)
+    row = stated(task, pins)
+    wrong = faults(task, row)
+    if wrong:
+        raise PlannerError(*wrong)
+    return price_plan(
+        task,
+        prices(task, row),
+        made_by=made_by(),
+        fingerprints=known.fingerprints,
+        pins=pins.texts(),
+        assumptions=known.assumptions,
+    )
+
+
+def stated(task: Task, pins: Pins) -> Candidates:
+    """The single layout that pins describe; what they leave open takes the trainer's usual value."""
+    given = {pin.column: pin.value for pin in pins.pins if pin.compare == "="}
+    chips, trainer = task.cluster.num_chips, task.trainer
+    degrees = {axis: given.get(axis, 1) for axis in ("tp", "pp", "cp")}
+    others = int(np.prod(list(degrees.values())))
+    row: dict[str, int] = {
+        "dp": max(1, chips // others),
+        "sharding": max(
+            level for level in trainer.shardings if level <= 1 or min(trainer.shardings) > 1
+        ),
+        "sp": int(True in trainer.sequence_parallel and degrees["tp"] > 1),
+        "schedule": 2 if given.get("vpp", 1) > 1 else 1,
+    }
+    return single(**(row | degrees | given))
+
+
+def made_by() -> str:
+    """Program and version, as plans carry it."""
+    try:
+        return f"shardwright {version('shardwright')}"
+    except PackageNotFoundError:
+        return "shardwright (from a checkout)"
+
+
+def _refuse_pins(known: Understood) -> None:
+    """Where pins leave nothing, say which rules the layout that they describe breaks."""
+    wrong = faults(known.task, stated(known.task, known.pins))
+    if wrong:
+        raise PlannerError(*wrong)
+
+
+def _larger(cluster: Cluster) -> list[Cluster]:
+    """As many chips of the same vendor with more memory, least memory first."""
+    found = []
+    for entry in entries("chip"):
+        other = read_cluster(f"{entry.name}:{cluster.num_chips}")
+        more = other.chip.memory_bytes > cluster.chip.memory_bytes
+        if other.chip.vendor == cluster.chip.vendor and more:
+            found.append(other)
+    return sorted(found, key=lambda c: (c.chip.memory_bytes, c.chip.name))

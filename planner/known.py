@@ -1,0 +1,180 @@
+"""What is known by name: lists, and one thing with the source of each number."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from pydantic import BaseModel
+
+from planner.errors import PlannerError, listed, nearest
+from planner.frontends.catalog import entries, find
+from planner.frontends.cluster_file import read_chip, read_cluster
+from planner.frontends.hardware_files import ClusterFile, dump_chip, dump_cluster
+from planner.frontends.model_file import dump_model, read_model
+from planner.frontends.model_schema import ModelDescription
+from planner.frontends.recipe_file import RecipeFile
+from planner.graph.architecture import Architecture
+from planner.graph.blocks import build_model
+from planner.hardware.chip import Chip
+from planner.hardware.cluster import Cluster
+from planner.plan.schema import Plan
+from planner.trainers.registry import TRAINERS
+from planner.trainers.trainer import Trainer
+from planner.units import GB, GIB, TERA, Json
+
+KINDS = ("models", "clusters", "chips", "trainers")
+SCHEMAS: dict[str, type[BaseModel]] = {
+    "plan": Plan,
+    "model": ModelDescription,
+    "cluster": ClusterFile,
+    "recipe": RecipeFile,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """One known thing: as a file that reads back, and as plain data."""
+
+    text: str
+    data: dict[str, Json]
+
+    def as_text(self) -> str:
+        """As YAML that the same command reads, with sources; for trainers as plain lines."""
+        return self.text
+
+    def as_json(self) -> dict[str, Json]:
+        """As plain data."""
+        return self.data
+
+
+def list_names(kind: str) -> list[dict[str, Any]]:
+    """A row for everything of a kind: ``models``, ``clusters``, ``chips`` or ``trainers``.
+
+    Raises:
+        PlannerError: no such kind.
+    """
+    if kind == "models":
+        return [_model_row(read_model(entry.name), entry.aliases) for entry in entries("model")]
+    if kind == "chips":
+        return [_chip_row(read_chip(entry.name)) for entry in entries("chip")]
+    if kind == "clusters":
+        return [_cluster_row(read_cluster(entry.name)) for entry in entries("cluster")]
+    if kind == "trainers":
+        return [
+            {"name": t.name, "release": t.release, "aliases": ", ".join(t.aliases)}
+            for t in TRAINERS
+        ]
+    raise PlannerError.of("A03", f"nothing is listed as '{kind}'.", f"Possible: {listed(KINDS)}.")
+
+
+def show(name: str) -> Shown:
+    """A model, chip, cluster or trainer by name, or a file of one of them.
+
+    Raises:
+        PlannerError: nothing has that name, or the file is wrong.
+    """
+    for trainer in TRAINERS:
+        if name.lower() in (trainer.name, *trainer.aliases):
+            return _trainer(trainer)
+    path = name.lower().endswith((".json", ".yaml", ".yml")) or "/" in name
+    if find("chip", name):
+        return _chip(read_chip(name))
+    if find("cluster", name):
+        return _cluster(read_cluster(name))
+    if path or find("model", name):
+        return _model(read_model(name))
+    if ":" in name:
+        return _cluster(read_cluster(name))
+    known = [entry.name for kind in ("model", "chip", "cluster") for entry in entries(kind)]
+    close = listed(nearest(name, [*known, *(t.name for t in TRAINERS)]), "and")
+    raise PlannerError.of(
+        "M01", f"nothing is known as '{name}'. Nearest: {close}.", "All: shardwright list models"
+    )
+
+
+def schema(kind: str) -> dict[str, Json]:
+    """The JSON Schema of plans, models, clusters or recipes.
+
+    Raises:
+        PlannerError: no such kind.
+    """
+    if kind not in SCHEMAS:
+        raise PlannerError.of(
+            "A03", f"no schema named '{kind}'.", f"Possible: {listed(list(SCHEMAS))}."
+        )
+    return SCHEMAS[kind].model_json_schema()
+
+
+def _model_row(arch: Architecture, aliases: tuple[str, ...]) -> dict[str, Any]:
+    model = build_model(arch, min(arch.max_seq, 4096))
+    return {
+        "name": arch.name,
+        "B params": round(model.num_params / 1e9, 2),
+        "layers": model.num_layers,
+        "seq": arch.max_seq,
+        "also": ", ".join(aliases),
+    }
+
+
+def _chip_row(chip: Chip) -> dict[str, Any]:
+    best = "bf16" if "bf16" in chip.peak else "fp16"
+    return {
+        "name": chip.name,
+        "GiB": round(chip.memory_bytes / GIB, 1),
+        "GB/s": round(chip.memory_bandwidth / GB),
+        "TFLOPS": round(chip.peak[best] / TERA),
+        "$/h": chip.price if chip.price is not None else "–",
+        "wiring": chip.cluster,
+    }
+
+
+def _cluster_row(cluster: Cluster) -> dict[str, Any]:
+    levels = " · ".join(
+        f"{level.name} {level.size or '…'} at {level.bandwidth / GB:.4g}"
+        for level in cluster.levels
+    )
+    return {"name": cluster.name, "chip": cluster.chip.name, "levels (chips at GB/s)": levels}
+
+
+def _model(arch: Architecture) -> Shown:
+    model = build_model(arch, min(arch.max_seq, 4096))
+    data = asdict(arch) | {
+        "num_params": model.num_params,
+        "num_active_params": round(model.num_active_params),
+        "num_mtp_params": model.num_mtp_params,
+        "num_layers": model.num_layers,
+    }
+    return Shown(dump_model(arch), data)
+
+
+def _chip(chip: Chip) -> Shown:
+    return Shown(dump_chip(chip), asdict(chip))
+
+
+def _cluster(cluster: Cluster) -> Shown:
+    return Shown(dump_cluster(cluster), asdict(cluster))
+
+
+def _trainer(trainer: Trainer) -> Shown:
+    data: dict[str, Json] = {
+        "name": trainer.name,
+        "release": trainer.release,
+        "aliases": list(trainer.aliases),
+        "source": trainer.source,
+        "axes": sorted(trainer.axes),
+        "sharding": list(trainer.shardings),
+        "schedules": list(trainer.schedules),
+        "memory": asdict(trainer.memory),
+        "overlap": asdict(trainer.overlap),
+        "overhead": asdict(trainer.overhead),
+        "rules": {
+            rule.name: {"sentence": rule.sentence, "source": rule.source} for rule in trainer.rules
+        },
+    }
+    lines = [f"{trainer.name}: {trainer.release}", f"source: {trainer.source}", ""]
+    for part in ("memory", "overlap", "overhead"):
+        lines += [f"{part}: {data[part]['source']}"]
+        lines += [f"  {key}: {value:g}" for key, value in data[part].items() if key != "source"]
+    lines += ["", "rules:", *(f"  {rule.name}: {rule.sentence}" for rule in trainer.rules)]
+    return Shown("\n".join(lines) + "\n", data)

@@ -1,0 +1,256 @@
+"""A question as a person asks it, read into a task: what was stated, and what had to be assumed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TypeVar, get_args
+
+from planner.errors import Fault, PlannerError, listed, nearest
+from planner.frontends.cluster_file import read_cluster
+from planner.frontends.model_file import read_model
+from planner.frontends.recipe_file import RecipeFile, read_recipe
+from planner.graph.architecture import Architecture
+from planner.graph.blocks import build_model
+from planner.hardware.cluster import Cluster
+from planner.plan.schema import Assumption, Fingerprints
+from planner.recipe import DEFAULT_BATCH_TOKENS, PRECISIONS, OptimizerName, Recipe
+from planner.search.pins import Pins, parse_pins
+from planner.trainers.registry import get_trainer
+from planner.trainers.trainer import Task, Trainer
+from planner.units import GIB, show_bytes
+
+OBJECTIVES = ("step-time", "cost-per-token")
+"""On a cluster of given size the cheapest token is the fastest one: both ask the same of the search."""
+Part = TypeVar("Part")
+MOST_SEQ = 2**27
+_TOKENS = re.compile(r"^([0-9]+(?:\.[0-9]+)?)\s*([KMG]?)\s*tok(?:ens)?$", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """Model, cluster and what else a person states; None where they leave it open."""
+
+    model: str
+    """A catalogue name, a config.json, a folder with one, or a model description."""
+    cluster: str
+    """A profile, ``CHIP:COUNT``, ``CHIP:NODESxPER`` or a file."""
+    trainer: str = "megatron"
+    global_batch: int | str | None = None
+    """Sequences a step, or tokens as in ``4Mtok``."""
+    seq_len: int | None = None
+    precision: str | None = None
+    optimizer: str | None = None
+    recipe_file: Path | None = None
+    memory_limit: str | None = None
+    """GiB a chip, or a share of the usable memory such as ``90%``."""
+    pins: tuple[str, ...] = ()
+    objective: str = "step-time"
+    time_limit: float = 60.0
+    """Seconds."""
+    top: int = 5
+    """Alternatives to return, the plan itself included."""
+    overrides: Mapping[str, str] = field(default_factory=dict)
+    """Keys of the model's configuration to replace."""
+    folders: tuple[Path, ...] = ()
+    """The user's own models and profiles, searched before the packaged ones."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Understood:
+    """A question read into a task."""
+
+    task: Task
+    pins: Pins
+    assumptions: tuple[Assumption, ...]
+    fingerprints: Fingerprints
+
+
+def understand(question: Question) -> Understood:
+    """Read model, cluster, recipe and trainer.
+
+    Raises:
+        PlannerError: anything that is wrong with them; the faults of all four together.
+    """
+    if question.objective not in OBJECTIVES:
+        raise PlannerError.of(
+            "A03",
+            f"objective cannot be '{question.objective}'.",
+            f"Possible: {listed(OBJECTIVES)}.",
+        )
+    arch, cluster, trainer, file = _read_parts(question)
+    recipe, assumed = _recipe(question, file, arch)
+    cluster.chip.peak_for(recipe.precision)
+    pins = parse_pins(question.pins, trainer)
+    task = Task(
+        model=build_model(arch, recipe.seq, fused=recipe.fused_attention),
+        cluster=cluster,
+        recipe=recipe,
+        trainer=trainer,
+        memory_limit=_memory_limit(question.memory_limit, cluster),
+        copy_kv=pins.copy_kv,
+    )
+    return Understood(
+        task=task,
+        pins=pins,
+        assumptions=(*assumed, *_assumed_hardware(question, trainer, cluster)),
+        fingerprints=Fingerprints(
+            model=_hash(asdict(arch)),
+            cluster=_hash(asdict(cluster)),
+            recipe=_hash(asdict(recipe)),
+            trainer=_hash([trainer.name, trainer.release]),
+        ),
+    )
+
+
+def _read_parts(question: Question) -> tuple[Architecture, Cluster, Trainer, RecipeFile]:
+    """Each part by itself, so that the faults of all are told at once."""
+    faults: list[Fault] = []
+
+    def attempt(read: Callable[[], Part]) -> Part | None:
+        try:
+            return read()
+        except PlannerError as error:
+            faults.extend(error.faults)
+            return None
+
+    q = question
+    arch = attempt(lambda: read_model(q.model, overrides=q.overrides, folders=q.folders))
+    cluster = attempt(lambda: read_cluster(q.cluster, q.folders))
+    trainer = attempt(lambda: get_trainer(q.trainer))
+    file = attempt(lambda: read_recipe(q.recipe_file) if q.recipe_file else RecipeFile())
+    if arch is None or cluster is None or trainer is None or file is None:
+        raise PlannerError(*faults)
+    return arch, cluster, trainer, file
+
+
+def _recipe(
+    question: Question, file: RecipeFile, arch: Architecture
+) -> tuple[Recipe, list[Assumption]]:
+    """Flags win over the recipe file, the file over defaults; every default is told."""
+    assumed: list[Assumption] = []
+
+    def settle(key: str, stated: object, text: str) -> bool:
+        if stated is None:
+            assumed.append(Assumption(key=key, text=text))
+        return stated is None
+
+    seq = question.seq_len if question.seq_len is not None else file.seq_len
+    if settle("seq_len", seq, f"seq {arch.max_seq} (model's maximum)"):
+        seq = arch.max_seq
+    seq = _checked_seq(int(seq or 0))
+    batch = question.global_batch if question.global_batch is not None else file.global_batch
+    default = max(1, DEFAULT_BATCH_TOKENS // seq)
+    if settle("global_batch", batch, f"global batch {default} sequences (4 M tokens)"):
+        batch = default
+    precision = _one_of(question.precision or file.precision or "bf16", PRECISIONS, "precision")
+    settle("precision", question.precision or file.precision, precision)
+    names = get_args(OptimizerName)
+    optimizer = _one_of(question.optimizer or file.optimizer or "adamw", names, "optimizer")
+    settle("optimizer", question.optimizer or file.optimizer, f"{optimizer}, fp32 states")
+    fused = file.fused_attention if file.fused_attention is not None else True
+    recipe = Recipe(
+        global_batch=_sequences(batch or 0, seq),
+        seq=seq,
+        precision=precision,  # type: ignore[arg-type]
+        optimizer=optimizer,  # type: ignore[arg-type]
+        fused_attention=fused,
+    )
+    return recipe, assumed
+
+
+def _checked_seq(seq: int) -> int:
+    if not 0 < seq <= MOST_SEQ:
+        raise PlannerError.of(
+            "S02", f"--seq-len {seq} is no length of a sequence.", f"It can be 1 to {MOST_SEQ:,}."
+        )
+    return seq
+
+
+def _sequences(batch: int | str, seq: int) -> int:
+    """A global batch in sequences; tokens are divided by the sequence length and must come out even.
+
+    >>> _sequences("4Mtok", 4096)
+    1024
+    """
+    if isinstance(batch, str):
+        match = _TOKENS.match(batch.strip())
+        if match is None and not batch.strip().isdecimal():
+            raise PlannerError.of(
+                "B02", f"global batch '{batch}' is not understood.", "Write it like 512 or 4Mtok."
+            )
+        if match is not None:
+            scale = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}[match[2].upper()]
+            tokens = round(float(match[1]) * scale)
+            if tokens % seq:
+                raise PlannerError.of(
+                    "B02",
+                    f"global batch {batch} is {tokens:,} tokens, no multiple of {seq} a sequence.",
+                    f"Nearest: {max(1, tokens // seq)} or {tokens // seq + 1} sequences.",
+                )
+            batch = tokens // seq
+    count = int(batch)
+    if not 0 < count <= 10**9:
+        raise PlannerError.of(
+            "B02", f"global batch {batch} is no number of sequences.", "It is 1 or more."
+        )
+    return count
+
+
+def _one_of(word: str, names: Sequence[str], what: str) -> str:
+    if word.lower() in names:
+        return word.lower()
+    close = listed(nearest(word, names, 2))
+    raise PlannerError.of(
+        "R01", f"no {what} named '{word}'. Nearest: {close}.", f"Possible: {listed(names)}."
+    )
+
+
+def _memory_limit(text: str | None, cluster: Cluster) -> float:
+    """Bytes a chip: all that is usable, a share of it, or GiB, never more than there is."""
+    usable = cluster.chip.memory_bytes
+    if text is None:
+        return usable
+    number = text.strip().removesuffix("%").lower().removesuffix("gib").strip()
+    try:
+        value = float(number)
+    except ValueError:
+        value = -1.0
+    limit = usable * value / 100 if text.strip().endswith("%") else value * GIB
+    if limit <= 0 or limit != limit:
+        raise PlannerError.of(
+            "L01", f"--memory-limit '{text}' is not understood.", "Write it like 76 or 90%."
+        )
+    if limit > usable * (1 + 1e-9):
+        raise PlannerError.of(
+            "L01",
+            f"--memory-limit {text} is more than {cluster.chip.name} has.",
+            f"Usable are {show_bytes(usable)} a chip.",
+        )
+    return limit
+
+
+def _assumed_hardware(question: Question, trainer: Trainer, cluster: Cluster) -> list[Assumption]:
+    found = []
+    if question.trainer == "megatron":
+        found.append(Assumption(key="trainer", text=f"trainer {trainer.name} ({trainer.release})"))
+    found += [Assumption(key="cluster", text=text) for text in cluster.assumed]
+    chip = cluster.chip
+    if chip.price is not None:
+        source = f" ({chip.price_source})" if chip.price_source else ""
+        found.append(Assumption(key="price", text=f"${chip.price:.2f} a chip-hour{source}"))
+    return found
+
+
+def _hash(data: object) -> str:
+    """Sixteen digits that change when the data do."""
+    text = json.dumps(data, sort_keys=True, default=_plain)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _plain(value: object) -> object:
+    return sorted(value) if isinstance(value, frozenset | set) else str(value)

@@ -1,0 +1,300 @@
+"""From what the search found to the plan that people and trainers read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from planner.cost.prices import Prices
+from planner.plan.schema import (
+    Alternative,
+    Assumption,
+    ClusterFacts,
+    Degrees,
+    Fingerprints,
+    LevelFacts,
+    ModelFacts,
+    Plan,
+    Proof,
+    RecipeFacts,
+    Removed,
+    Term,
+    Trust,
+)
+from planner.search.breakdown import Breakdown, breakdown, degrees_of, memory_terms, stages
+from planner.search.detail import block_plans
+from planner.search.engine import Outcome
+from planner.search.space import Space
+from planner.trainers.registry import notes
+from planner.trainers.trainer import Task
+from planner.units import show_seconds
+
+NEAR_LIMIT = 0.95
+"""Share of the limit above which a plan warns that it barely fits."""
+
+
+def build_plan(
+    task: Task,
+    outcome: Outcome,
+    *,
+    made_by: str,
+    fingerprints: Fingerprints,
+    pins: tuple[str, ...],
+    assumptions: Sequence[Assumption],
+) -> Plan:
+    """The plan of a search that found one.
+
+    Args:
+        task: the question.
+        outcome: with at least one candidate.
+        made_by: program and version.
+        fingerprints: hashes of the inputs.
+        pins: as the user wrote them.
+        assumptions: what the user did not state.
+    """
+    if outcome.best is None:
+        raise ValueError("a plan needs at least one candidate")
+    return _plan(
+        task,
+        outcome.best,
+        alternatives=_alternatives(outcome.best, outcome),
+        removed=removed_facts(task, outcome.space),
+        proof=_proof(outcome),
+        rest=(made_by, fingerprints, pins, tuple(assumptions)),
+    )
+
+
+def price_plan(
+    task: Task,
+    priced: Prices,
+    *,
+    made_by: str,
+    fingerprints: Fingerprints,
+    pins: tuple[str, ...],
+    assumptions: Sequence[Assumption],
+) -> Plan:
+    """The plan of a layout that the user states: nothing was searched."""
+    b = breakdown(priced, 0)
+    proof = Proof(optimal=False, bound=b.step, gap=0.0, searched=1, allowed=1, fitting=1, refined=1)
+    return _plan(
+        task,
+        priced,
+        alternatives=(),
+        removed=(),
+        proof=proof,
+        rest=(made_by, fingerprints, pins, tuple(assumptions)),
+    )
+
+
+def _plan(
+    task: Task,
+    priced: Prices,
+    *,
+    alternatives: tuple[Alternative, ...],
+    removed: tuple[Removed, ...],
+    proof: Proof,
+    rest: tuple[str, Fingerprints, tuple[str, ...], tuple[Assumption, ...]],
+) -> Plan:
+    made_by, fingerprints, pins, assumptions = rest
+    b = breakdown(priced, 0)
+    degrees = degrees_of(priced)
+    memory = float(b.memory.total[0].max())
+    tokens = task.recipe.tokens / b.step
+    price = task.cluster.chip.price
+    hours = degrees.chips_used * b.step / 3600.0
+    return Plan(
+        made_by=made_by,
+        fingerprints=fingerprints,
+        model=model_facts(task),
+        cluster=cluster_facts(task),
+        recipe=recipe_facts(task),
+        trainer=task.trainer.name,
+        trainer_release=task.trainer.release,
+        pins=pins,
+        degrees=degrees,
+        step=b.step,
+        time=b.terms,
+        tokens_per_second=tokens,
+        tokens_per_second_per_chip=tokens / degrees.chips_used,
+        mfu=mfu(task, b.step, degrees.chips_used),
+        price_per_million_tokens=None
+        if price is None
+        else price * hours / task.recipe.tokens * 1e6,
+        memory=memory,
+        memory_stage=b.fullest,
+        memory_limit=task.memory_limit,
+        fits=memory <= task.memory_limit,
+        stages=stages(b),
+        blocks=block_plans(b.prices),
+        alternatives=alternatives,
+        removed=removed,
+        proof=proof,
+        assumptions=assumptions,
+        warnings=_warnings(task, b, degrees, memory),
+        trust=trust(task),
+    )
+
+
+def mfu(task: Task, step: float, chips: int) -> float:
+    """Model FLOPs utilisation: three forward passes' FLOPs (causal attention halved) over the peak of the chips."""
+    flops = 3.0 * task.model.flops() * task.recipe.global_batch
+    return flops / (step * chips * task.cluster.chip.peak_for(task.recipe.precision))
+
+
+def model_facts(task: Task) -> ModelFacts:
+    """The model as the plan shows it."""
+    model = task.model
+    return ModelFacts(
+        name=model.name,
+        num_params=model.num_params,
+        num_active_params=round(model.num_active_params),
+        num_layers=model.num_layers,
+        source=model.source,
+    )
+
+
+def cluster_facts(task: Task) -> ClusterFacts:
+    """The cluster as the plan shows it."""
+    cluster = task.cluster
+    levels = tuple(
+        LevelFacts(
+            name=level.name,
+            size=level.size or cluster.num_chips,
+            bandwidth=level.bandwidth,
+            achieved=level.achieved,
+            latency=level.latency,
+        )
+        for level in cluster.levels[: cluster.depth]
+    )
+    return ClusterFacts(
+        name=cluster.name,
+        chip=cluster.chip.name,
+        num_chips=cluster.num_chips,
+        memory=cluster.chip.memory_bytes,
+        peak=cluster.chip.peak_for(task.recipe.precision),
+        levels=levels,
+        price=cluster.chip.price,
+    )
+
+
+def recipe_facts(task: Task) -> RecipeFacts:
+    """The recipe as the plan shows it."""
+    recipe = task.recipe
+    return RecipeFacts(
+        global_batch=recipe.global_batch,
+        seq=recipe.seq,
+        precision=recipe.precision,
+        optimizer=recipe.optimizer,
+    )
+
+
+def removed_facts(task: Task, space: Space) -> tuple[Removed, ...]:
+    """What each rule removed, most first."""
+    rules = {rule.name: rule for rule in task.trainer.rules}
+    counts = sorted(space.removed.items(), key=lambda item: (-item[1], item[0]))
+    return tuple(
+        Removed(rule=name, family=rules[name].family, sentence=rules[name].sentence, count=count)
+        for name, count in counts
+        if count
+    )
+
+
+def _proof(outcome: Outcome) -> Proof:
+    gap = outcome.gap
+    return Proof(
+        optimal=gap < 1e-12,
+        bound=outcome.bound,
+        gap=gap,
+        searched=outcome.space.searched,
+        allowed=len(outcome.space.candidates),
+        fitting=outcome.fitting,
+        refined=outcome.refined,
+        stopped=outcome.stopped,
+    )
+
+
+def _alternatives(best: Prices, outcome: Outcome) -> tuple[Alternative, ...]:
+    winner = breakdown(best, 0)
+    found = []
+    for row in range(len(outcome.step)):
+        b = breakdown(best, row)
+        difference = _difference(b, winner)
+        found.append(
+            Alternative(
+                rank=row + 1,
+                degrees=degrees_of(best, row),
+                step=b.step,
+                memory=float(outcome.memory[row]),
+                fits=True,
+                reason=_reason(b, winner, difference) if row else "",
+                difference=difference if row else (),
+            )
+        )
+    return tuple(found)
+
+
+def _difference(b: Breakdown, winner: Breakdown) -> tuple[Term, ...]:
+    mine = {term.name: term for term in b.terms}
+    theirs = {term.name: term for term in winner.terms}
+    names = dict.fromkeys([*theirs, *mine])
+    return tuple(
+        Term(
+            name=name,
+            label=(mine.get(name) or theirs[name]).label,
+            value=_value(mine, name) - _value(theirs, name),
+        )
+        for name in names
+    )
+
+
+def _value(terms: dict[str, Term], name: str) -> float:
+    return terms[name].value if name in terms else 0.0
+
+
+def _reason(b: Breakdown, winner: Breakdown, difference: tuple[Term, ...]) -> str:
+    """One clause: the term that grew most, and what it was; equal steps lose by the order of ties."""
+    if b.step <= winner.step * (1 + 1e-9):
+        return "as fast; the winner has fewer axes, or smaller degrees"
+    worst = max(difference, key=lambda term: term.value)
+    if worst.value <= 0:
+        return "a little of everything"
+    before = next((t.value for t in winner.terms if t.name == worst.name), 0.0)
+    now = before + worst.value
+    if before < 0.05 * now:
+        return f"{worst.label} {show_seconds(now)}"
+    return f"{worst.label} {show_seconds(now)}, not {show_seconds(before)}"
+
+
+def _warnings(task: Task, b: Breakdown, degrees: Degrees, memory: float) -> tuple[str, ...]:
+    found = list(notes(task, b.prices.rows))
+    if NEAR_LIMIT * task.memory_limit < memory <= task.memory_limit:
+        found.append(
+            f"Memory is within {100 * (1 - memory / task.memory_limit):.0f} % of the limit; "
+            "fragmentation or a larger vocabulary copy may exceed it."
+        )
+    idle = task.cluster.num_chips - degrees.chips_used
+    if idle:
+        found.append(f"{idle} of {task.cluster.num_chips} chips are left unused.")
+    return tuple(found)
+
+
+def trust(task: Task) -> Trust:
+    """How far the numbers go: no plan is compared with measured runs yet, so say what the efficiencies rest on."""
+    chip = task.cluster.chip
+    basis = f" Efficiencies: {chip.measured}." if chip.measured else ""
+    text = (
+        f"not compared with measured runs of {chip.name} under {task.trainer.name} yet; "
+        f"times may be off by 30 %, memory by 10 %.{basis}"
+    )
+    return Trust(text=text)
+
+
+def fullest_terms(b: Breakdown) -> tuple[Term, ...]:
+    """Memory of the fullest stage by kind."""
+    return memory_terms(b, b.fullest)
+
+
+def least_memory(priced: Prices, memory: np.ndarray[tuple[int], np.dtype[np.float64]]) -> Breakdown:
+    """The candidate that needs least memory, taken apart."""
+    return breakdown(priced, int(np.argmin(memory)))

@@ -1,0 +1,193 @@
+"""One candidate taken apart: where its step and its memory go, stage by stage."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import numpy as np
+
+from planner.candidates import RECOMPUTE, SCHEDULES, SHARDING
+from planner.cost.block import FAMILIES
+from planner.cost.memory import TERMS, StageMemory
+from planner.cost.partition import even_cut
+from planner.cost.prices import Prices, block_seconds, state_seconds
+from planner.cost.step import StageTimes, makespans, memory_of_stages, stage_times
+from planner.plan.schema import Degrees, Stage, Term
+from planner.units import Array
+
+LABELS = {
+    "compute": "compute",
+    "recompute": "recompute",
+    "tp": "tp collectives",
+    "cp": "cp exchange",
+    "ep": "ep all-to-alls",
+    "weights": "weight gathers",
+    "gradients": "dp gradients",
+    "other": "optimizer, other",
+    "bubble": "pipeline bubble",
+    "sends": "pp sends",
+}
+"""Parts of a step and the words for them."""
+MEMORY_LABELS = {"working": "working set", "buffers": "buffers, slack"}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Breakdown:
+    """One candidate, taken apart."""
+
+    prices: Prices
+    """A table of one row."""
+    times: StageTimes
+    memory: StageMemory
+    terms: tuple[Term, ...]
+    """Parts of the step; their values sum to ``step``."""
+    step: float
+
+    @property
+    def fullest(self) -> int:
+        """The stage that needs most memory."""
+        return int(np.argmax(self.memory.total[0]))
+
+
+def breakdown(prices: Prices, row: int) -> Breakdown:
+    """Take one row of a table of prices apart."""
+    p = prices.take(np.array([row]))
+    times = stage_times(p)
+    terms = _step_terms(p, times)
+    return Breakdown(
+        prices=p,
+        times=times,
+        memory=memory_of_stages(p, times.blocks),
+        terms=terms,
+        step=sum(term.value for term in terms),
+    )
+
+
+def _step_terms(p: Prices, times: StageTimes) -> tuple[Term, ...]:
+    """Parts of the step, as the busiest stage spends it; what it waits is bubble, or sends where they cause it."""
+    m = int(p.micro_batches[0])
+    busy = (times.forward + times.backward).sum(axis=-1)[0]
+    stage = int(np.argmax(busy))
+    counts = times.blocks[stage].sum(axis=0)
+    key, mode = int(p.key[0]), int(p.rows.recompute[0])
+    makespan = float(makespans(p, times)[0])
+    unsent = float(makespans(replace(p, send=np.zeros_like(p.send)), times)[0])
+    table = p.table
+    after = times.exposed_states[0] + times.update[0]
+    last = int(np.argmax(after))
+    jitter = p.task.trainer.overhead.jitter if times.blocks.shape[0] > 1 else 0.0
+    values = {
+        "compute": m * float(counts @ (table.forward + table.backward)[key]),
+        "recompute": m * float(counts @ table.recompute[mode, key]),
+        "weights": m * _exposed_gathers(p, counts),
+        "gradients": float(times.exposed_states[0, last]),
+        "other": float(times.update[0, last]) + makespan * jitter + p.task.trainer.overhead.step,
+        "bubble": unsent - m * float(busy[stage]),
+        "sends": makespan - unsent,
+    }
+    hidden = {
+        "gradients": float(times.hidden_states[0, last]),
+        "sends": 2.0 * m * times.blocks.shape[1] * float(p.send_hidden[0]),
+        "weights": m * float(sum((counts * s[0]).sum() for s in state_seconds(p)))
+        - values["weights"],
+    }
+    for index, family in enumerate(FAMILIES):
+        values[family] = m * float(table.exposed[index, :, key].sum(axis=0) @ counts)
+        hidden[family] = m * float(table.hidden[index, :, key].sum(axis=0) @ counts)
+    shown = (
+        n for n in LABELS if n == "compute" or _matters(values[n], hidden.get(n, 0.0), makespan)
+    )
+    return tuple(
+        Term(name=f"step.{n}", label=LABELS[n], value=values[n], hidden=hidden.get(n, 0.0))
+        for n in shown
+    )
+
+
+def _matters(value: float, hidden: float, whole: float) -> bool:
+    return abs(value) > 1e-12 * whole or hidden > 1e-6 * whole
+
+
+def _exposed_gathers(p: Prices, counts: Array) -> float:
+    """Exposed seconds of sharded weights in one micro-batch on a stage."""
+    forward, backward = block_seconds(p)
+    mode, key = int(p.rows.recompute[0]), int(p.key[0])
+    rest = p.table.total_forward[key] + p.table.total_backward[mode, key]
+    return float(counts @ (forward[0] + backward[0] - rest))
+
+
+def degrees_of(p: Prices, row: int = 0) -> Degrees:
+    """The degrees of one row of a table."""
+    rows = p.rows
+    number = {name: int(getattr(rows, name)[row]) for name in _NUMBERS}
+    order = p.task.trainer.orders[int(rows.order[row])]
+    return Degrees(
+        **number,
+        num_micro_batches=int(p.micro_batches[row]),
+        sharding=SHARDING[int(rows.sharding[row])],  # type: ignore[arg-type]
+        recompute=RECOMPUTE[int(rows.recompute[row])],
+        sequence_parallel=bool(rows.sp[row]),
+        schedule=SCHEDULES[int(rows.schedule[row])],
+        order=order,
+        chips_used=int(rows.ranks[row]),
+    )
+
+
+_NUMBERS = ("dp", "tp", "pp", "cp", "ep", "etp", "vpp", "micro_batch", "shard_group")
+
+
+def stages(b: Breakdown) -> tuple[Stage, ...]:
+    """All pipeline stages with their layers, times and memory."""
+    pp, vpp = b.times.blocks.shape[:2]
+    layers = layer_ranges(b.prices.task.model.num_layers, pp, vpp)
+    return tuple(
+        Stage(
+            index=stage,
+            layers=layers[stage],
+            embedding=stage == 0,
+            head=stage == pp - 1,
+            forward=float(b.times.forward[0, stage].sum()),
+            backward=float(b.times.backward[0, stage].sum()),
+            in_flight=float(b.memory.in_flight[0, stage]),
+            memory=memory_terms(b, stage),
+            memory_total=float(b.memory.total[0, stage]),
+        )
+        for stage in range(pp)
+    )
+
+
+def memory_terms(b: Breakdown, stage: int) -> tuple[Term, ...]:
+    """Memory of a rank of a stage by kind; kinds that need none are left out."""
+    parts = b.memory.parts[0, stage]
+    return tuple(
+        Term(name=f"memory.{kind}", label=MEMORY_LABELS.get(kind, kind), value=float(size))
+        for kind, size in zip(TERMS, parts, strict=True)
+        if size > 0
+    )
+
+
+def layer_ranges(num_layers: int, pp: int, vpp: int) -> list[tuple[str, ...]]:
+    """For every stage the layers of its chunks, folded: ``("0-7", "32-39")``.
+
+    >>> layer_ranges(8, 2, 2)
+    [('0-1', '4-5'), ('2-3', '6-7')]
+    """
+    cut = even_cut(num_layers, pp, vpp)
+    ends = np.concatenate([[0], np.cumsum(cut.T.ravel())])
+    spans = [folded(range(int(a), int(b))) for a, b in pairwise(ends)]
+    return [tuple(spans[stage::pp]) for stage in range(pp)]
+
+
+def folded(numbers: range | list[int]) -> str:
+    """Numbers as runs: ``0-2, 5``; empty for none.
+
+    >>> folded([0, 1, 2, 5])
+    '0-2, 5'
+    """
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ", ".join(f"{a}-{b}" if a < b else f"{a}" for a, b in runs)

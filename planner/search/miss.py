@@ -1,0 +1,135 @@
+"""Nothing fits: the closest miss, its arithmetic, and the smallest changes that fit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from planner.cost.memory import memory_bound
+from planner.cost.prices import prices
+from planner.cost.step import exact
+from planner.hardware.cluster import Cluster
+from planner.plan.schema import Assumption, NoPlan, Remedy, Term
+from planner.search.answer import cluster_facts, model_facts, recipe_facts, removed_facts
+from planner.search.breakdown import Breakdown, breakdown, degrees_of, memory_terms
+from planner.search.engine import SLICE
+from planner.search.pins import Pins
+from planner.search.space import Space, build_space
+from planner.trainers.trainer import Task
+
+MOST_DOUBLINGS = 6
+"""How often the number of chips is doubled in the search for one that fits."""
+CLOSE = 32
+"""Candidates of least bounded memory that are priced exactly."""
+
+
+def build_miss(
+    task: Task,
+    pins: Pins,
+    space: Space,
+    *,
+    made_by: str,
+    assumptions: Iterable[Assumption],
+    larger: Iterable[Cluster],
+) -> NoPlan:
+    """Explain why nothing fits.
+
+    Args:
+        task: the question.
+        pins: its restrictions.
+        space: what the rules left.
+        made_by: program and version.
+        assumptions: what the user did not state.
+        larger: clusters of as many chips with more memory, to try as remedies.
+    """
+    closest = closest_miss(task, space)
+    facts = {
+        "made_by": made_by,
+        "model": model_facts(task),
+        "cluster": cluster_facts(task),
+        "recipe": recipe_facts(task),
+        "trainer": task.trainer.name,
+        "pins": pins.texts(),
+        "memory_limit": task.memory_limit,
+        "removed": removed_facts(task, space),
+        "searched": space.searched,
+        "assumptions": tuple(assumptions),
+    }
+    if closest is None:
+        return NoPlan.model_validate(facts | {"closest": None})
+    terms = memory_terms(closest, closest.fullest)
+    found = {
+        "closest": degrees_of(closest.prices),
+        "stage": closest.fullest,
+        "memory": float(closest.memory.total.max()),
+        "terms": terms,
+        "explanation": _explain(closest, terms),
+        "remedies": tuple(_remedies(task, pins, larger)),
+    }
+    return NoPlan.model_validate(facts | found)
+
+
+def closest_miss(task: Task, space: Space) -> Breakdown | None:
+    """The candidate whose fullest chip needs least memory; None where the rules left none."""
+    rows = space.candidates
+    if not len(rows):
+        return None
+    bounds = np.concatenate(
+        [
+            memory_bound(prices(task, rows.take(slice(start, start + SLICE))))
+            for start in range(0, len(rows), SLICE)
+        ]
+    )
+    some = np.argsort(bounds, kind="stable")[:CLOSE]
+    priced = prices(task, rows.take(some))
+    return breakdown(priced, int(np.argmin(exact(priced).memory)))
+
+
+def _explain(b: Breakdown, terms: tuple[Term, ...]) -> str:
+    """Why the largest term is large, in one clause."""
+    rows = b.prices.rows
+    worst = max(terms, key=lambda term: term.value).name.removeprefix("memory.")
+    if worst in ("weights", "gradients", "optimizer"):
+        if int(rows.shard_group[0]) == 1:
+            return "dp is 1: nothing left to shard them over"
+        return f"states are spread over {int(rows.shard_group[0])} data ranks already"
+    if worst == "activations":
+        return f"{b.memory.in_flight[0, b.fullest]:g} micro-batches of one sequence are in flight"
+    if worst == "logits":
+        return "logits of one sequence over the whole vocabulary"
+    return "one layer's working set"
+
+
+def _remedies(task: Task, pins: Pins, larger: Iterable[Cluster]) -> Iterator[Remedy]:
+    """The smallest change of each kind that fits: more chips, larger chips, smaller states, shorter sequences."""
+    for doubling in range(1, MOST_DOUBLINGS + 1):
+        chips = task.cluster.num_chips * 2**doubling
+        more = replace(task, cluster=replace(task.cluster, num_chips=chips))
+        memory = _least(more, pins)
+        if memory is not None and memory <= more.memory_limit:
+            yield Remedy(change=f"{chips:,} chips", memory=memory, limit=more.memory_limit, note="")
+            break
+    for cluster in larger:
+        other = replace(task, cluster=cluster, memory_limit=cluster.chip.memory_bytes)
+        memory = _least(other, pins)
+        if memory is not None and memory <= other.memory_limit:
+            change = f"{cluster.chip.name}, {cluster.num_chips:,} chips"
+            yield Remedy(change=change, memory=memory, limit=other.memory_limit, note="")
+            break
+    if task.recipe.optimizer == "adamw":
+        small = replace(task, recipe=replace(task.recipe, optimizer="adamw-8bit"))
+        memory = _least(small, pins)
+        if memory is not None and memory <= task.memory_limit:
+            yield Remedy(
+                change="--optimizer adamw-8bit",
+                memory=memory,
+                limit=task.memory_limit,
+                note="changes convergence: check first",
+            )
+
+
+def _least(task: Task, pins: Pins) -> float | None:
+    found = closest_miss(task, build_space(task, pins))
+    return None if found is None else float(found.memory.total.max())
