@@ -25,6 +25,7 @@ LAYOUT = {
     "sequence_parallel": "sequence_parallel",
     "schedule": "schedule",
     "order": "order",
+    "kv_heads": "kv-heads",
 }
 """Keys of a layout as people write them, and as the planner calls them."""
 

@@ -7,7 +7,7 @@ from cli import options as o
 NEXT_STEPS = (
     ("… --out plan.json", "keep it"),
     ("… --detail all", "every stage, operator, message and rule"),
-    ("… --pin tp=4", "what another choice would cost"),
+    ("… --pin KEY=VALUE", "what another choice would cost"),
 )
 
 
@@ -34,12 +34,11 @@ def plan(
     no_color: o.NoColor = False,
 ) -> int:
     """Find the fastest plan that fits, and say why."""
-    from planner.api import Question
-    from planner.api import plan as find
-
     from cli.answer import Output, deliver
     from cli.console import ProgressLine, Screen
     from cli.layout import model_only
+    from planner.api import Question
+    from planner.api import plan as find
 
     screen = Screen(quiet=quiet, verbose=verbose, no_color=no_color)
     output = Output.asked(form, detail, out)

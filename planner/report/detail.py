@@ -38,6 +38,7 @@ def _memory(plan: Plan, width: int) -> list[Line]:
 
 def _time(plan: Plan, width: int) -> list[Line]:
     terms = plan.time
+    behind = seconds_parts([term.hidden for term in terms], plan.step)
     parts = [
         Column(heading="id", cells=[term.name for term in terms], left=True, drop=1),
         Column(heading="part of the step", cells=[term.label for term in terms], left=True),
@@ -48,7 +49,7 @@ def _time(plan: Plan, width: int) -> list[Line]:
         ),
         Column(
             heading="hidden",
-            cells=[show_seconds(term.hidden) if term.hidden else "" for term in terms],
+            cells=[s if t.hidden else "" for t, s in zip(terms, behind, strict=True)],
         ),
     ]
     return [

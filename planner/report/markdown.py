@@ -46,11 +46,13 @@ def render_markdown(answer: Plan | NoPlan) -> str:
 def _time(plan: Plan) -> str:
     terms = [term for term in plan.time if term.value or term.hidden]
     values = [term.value for term in terms]
+    behind = seconds_parts([term.hidden for term in terms], plan.step)
+    hidden = [text if term.hidden else "" for term, text in zip(terms, behind, strict=True)]
     columns = [
         Column(heading="Where a step goes", cells=[term.label for term in terms], left=True),
         Column(heading=show_seconds(plan.step), cells=seconds_parts(values, plan.step)),
         Column(heading="share", cells=percents(values, plan.step)),
-        Column(heading="hidden", cells=[show_seconds(t.hidden) if t.hidden else "" for t in terms]),
+        Column(heading="hidden", cells=hidden),
     ]
     return markdown_table(columns)
 

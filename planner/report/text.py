@@ -122,7 +122,8 @@ def _where_a_step_goes(plan: Plan, width: int) -> list[Line]:
     terms = [term for term in plan.time if term.value or term.hidden]
     values = [term.value for term in terms]
     seconds = seconds_parts(values, plan.step)
-    hidden = [f"+{show_seconds(term.hidden)} hidden" if term.hidden else "" for term in terms]
+    behind = seconds_parts([term.hidden for term in terms], plan.step)
+    hidden = [f"+{s} hidden" if t.hidden else "" for t, s in zip(terms, behind, strict=True)]
     after = [
         Column(heading="", cells=percents(values, plan.step)),
         Column(heading="", cells=hidden, left=True),

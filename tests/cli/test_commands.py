@@ -267,3 +267,34 @@ def test_frozen_options() -> None:
     assert lines == (Path(__file__).parent / "options.txt").read_text().splitlines()
     letters = {word for line in lines for word in line.split() if word[0] == "-" != word[1]}
     assert letters == {"-c", "-t", "-b", "-s", "-f", "-o"}
+
+
+def test_words_are_the_planner_s() -> None:
+    """Lists that the command line keeps, so that help need not load the planner, agree with it."""
+    from cli.layout import LAYOUT
+    from cli.options import DETAILS, OBJECTIVES
+    from planner import question
+    from planner.report import detail
+    from planner.search import pins
+
+    assert set(DETAILS) == set(detail.DETAILS)
+    assert OBJECTIVES == question.OBJECTIVES
+    words = {word.replace("-", "_") for word in (*pins.NAMES, *pins.OTHER)}
+    assert words == set(LAYOUT)
+
+
+def test_the_stand_in_has_the_shape_of_the_planner(
+    planner: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()
+    from dataclasses import fields
+    from inspect import signature
+
+    import planner.api as api
+
+    assert {f.name for f in fields(planner.Question)} <= {f.name for f in fields(api.Question)}
+    assert [f.name for f in fields(planner.Progress)] == [f.name for f in fields(api.Progress)]
+    for name in ("plan", "price", "list_names", "show", "schema"):
+        assert list(signature(getattr(api, name)).parameters) == list(
+            signature(getattr(planner, name)).parameters
+        )

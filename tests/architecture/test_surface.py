@@ -1,0 +1,45 @@
+"""The names that programs may rely on, and the codes that people look up."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+RESERVED = {"V01"}
+"""Codes with a meaning that no command has yet."""
+
+
+def test_public_names() -> None:
+    """What ``planner`` exports; a new name is a promise, so it changes the list beside this file too."""
+    tree = ast.parse((ROOT / "planner" / "__init__.py").read_text())
+    names = {
+        alias.asname for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) for alias in n.names
+    }
+    names |= {
+        n.value for a in tree.body if _is_all(a) for n in ast.walk(a) if isinstance(n, ast.Constant)
+    }
+    public = sorted(str(name) for name in names if name and not str(name).startswith("_"))
+    assert public == (Path(__file__).parent / "public_names.txt").read_text().split()
+
+
+def _is_all(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Assign) and "__all__" in [
+        getattr(t, "id", "") for t in node.targets
+    ]
+
+
+def test_every_code_has_a_section() -> None:
+    used: set[str] = set()
+    for path in (*ROOT.glob("planner/**/*.py"), *ROOT.glob("cli/*.py")):
+        used |= set(re.findall(r'(?:"|\[)([A-Z]\d\d)(?:"|\])', path.read_text()))
+    described = re.findall(
+        r"^## ([A-Z]\d\d) ", (ROOT / "docs" / "errors.md").read_text(), re.MULTILINE
+    )
+    assert len(used) > 20
+    assert sorted(described) == described
+    assert used <= set(described), f"no section: {sorted(used - set(described))}"
+    assert set(described) <= used | RESERVED, (
+        f"no such fault: {sorted(set(described) - used - RESERVED)}"
+    )
