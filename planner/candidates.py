@@ -5,6 +5,7 @@ A single layout is the table of one row, so that one code path prices one plan a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Literal, TypeAlias
 
@@ -82,6 +83,23 @@ class Candidates:
     def degree(self, axis: AxisName) -> IntArray:
         """The size of an axis in either view."""
         return self.edp if axis == "edp" else getattr(self, axis)
+
+
+def distinct(columns: Sequence[IntArray]) -> tuple[IntArray, IntArray]:
+    """First index of every distinct row of these columns, and for every row the number of its distinct row.
+
+    >>> distinct([np.array([2, 1, 2]), np.array([5, 5, 5])])
+    (array([1, 0]), array([1, 0, 1]))
+    """
+    code = np.zeros(len(columns[0]), dtype=np.int64)
+    for column in columns:
+        low = int(column.min(initial=0))
+        span = int(column.max(initial=0)) - low + 1
+        if span > 2**62 // (int(code.max(initial=0)) + 1):
+            code = np.unique(code, return_inverse=True)[1].ravel()
+        code = code * span + (column - low)
+    _, first, index = np.unique(code, return_index=True, return_inverse=True)
+    return first, index.ravel()
 
 
 def single(**columns: int) -> Candidates:

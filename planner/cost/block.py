@@ -5,8 +5,9 @@ Everything is read off the operators' dims, their strategies and layouts; no for
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import reduce
 from math import prod
 
 import numpy as np
@@ -116,7 +117,7 @@ def block_cost(s: Setting, block: Block, *, sp: bool) -> BlockCost:
     fused = s.task.recipe.fused_attention
     modes = {mode: trainer.recomputed(mode, fused=fused) for mode in trainer.recompute}
     saved = {mode: saved_bytes(s, form, tags) for mode, tags in modes.items()}
-    peak = np.max([c.size for c in costs], axis=0)
+    peak = _largest(s, (c.size for c in costs))
     return BlockCost(
         forward=np.maximum(forward, floor),
         backward=np.maximum(backward, 2.0 * floor),
@@ -126,7 +127,7 @@ def block_cost(s: Setting, block: Block, *, sp: bool) -> BlockCost:
         working={mode: peak + np.maximum(saved["none"] - saved[mode], 0.0) for mode in modes},
         dense=total - expert,
         expert=expert,
-        largest=np.max([*sizes.values(), np.zeros_like(s.sequences)], axis=0),
+        largest=_largest(s, sizes.values()),
     )
 
 
@@ -156,10 +157,12 @@ def operator_cost(s: Setting, block: Block, op: Operator, split: Split) -> Opera
 
 def _attention_seconds(s: Setting, block: Block, split: Split, flops: Array) -> Array:
     """Fused attention; where an axis splits the queries, keys come around a ring in pieces, one kernel each."""
-    cut = [a for a, d in split.items() if d == "seq"]
-    steps = prod((s.degrees[axis] for axis in cut), start=np.ones_like(s.sequences))
+    steps = prod(
+        (s.degrees[axis] for axis, dim in split.items() if dim == "seq"),
+        start=np.ones_like(s.sequences),
+    )
     pieces = np.where(steps > 1, s.task.trainer.ring_chunks * steps, 1.0)
-    keys = s.local(block, "keys", [a for a, d in split.items() if d == "keys"]) / pieces
+    keys = s.local(block, "keys", tuple(a for a, d in split.items() if d == "keys")) / pieces
     chip, precision = s.task.cluster.chip, s.task.recipe.precision
     one = kernels.attention(chip, precision, flops, keys, block.sizes["head_dim"])
     return one + (pieces - 1.0) * chip.matmul_latency
@@ -241,6 +244,10 @@ def exposed_share(s: Setting, move: Move) -> float:
     if move.again and family == "tp":
         return 0.0
     return float(getattr(s.task.trainer.overlap, family))
+
+
+def _largest(s: Setting, values: Iterable[Array]) -> Array:
+    return reduce(np.maximum, values, np.zeros_like(s.sequences))
 
 
 def _pairs(form: Structure) -> list[tuple[Operator, Split]]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner.candidates import RECOMPUTE, Candidates
+from planner.candidates import Candidates, distinct
 from planner.cost.collectives import send
 from planner.cost.partition import block_counts, stages_of
 from planner.cost.schedule import lower_bound
@@ -19,8 +19,6 @@ from planner.cost.states import StateCost, state_cost
 from planner.cost.table import BlockTable, block_table
 from planner.trainers.trainer import Task
 from planner.units import Array, IntArray
-
-FULL = RECOMPUTE.index("full")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,9 +54,17 @@ class Prices:
         )
 
 
-def prices(task: Task, rows: Candidates) -> Prices:
-    """Price blocks, states and sends for all candidates."""
-    table, key = block_table(task, rows)
+def prices(
+    task: Task, rows: Candidates, blocks: tuple[BlockTable, IntArray] | None = None
+) -> Prices:
+    """Price blocks, states and sends for all candidates.
+
+    Args:
+        task: the question.
+        rows: the candidates.
+        blocks: a table that holds their blocks already, with each candidate's row in it.
+    """
+    table, key = blocks or block_table(task, rows)
     where = axis_members(task, rows)["pp"]
     transfer = send(table.stream[key], where, task.cluster)
     share = task.trainer.overlap.sends
@@ -141,8 +147,8 @@ def outer_stages(p: Prices) -> IntArray:
 
     Shapes: ``(n, 3, blocks)``.
     """
-    shape = np.stack([p.rows.pp, p.rows.vpp], axis=1)
-    pairs, index = np.unique(shape, axis=0, return_inverse=True)
+    first, index = distinct([p.rows.pp, p.rows.vpp])
+    pairs = zip(p.rows.pp[first], p.rows.vpp[first], strict=True)
     model = p.task.model
     chosen = np.stack(
         [
@@ -150,4 +156,4 @@ def outer_stages(p: Prices) -> IntArray:
             for pp, vpp in pairs
         ]
     )
-    return np.asarray(chosen[index.ravel()])
+    return np.asarray(chosen[index])

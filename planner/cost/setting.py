@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 
 import numpy as np
@@ -30,29 +30,42 @@ class Setting:
     """For every axis, its members at each level; ``(levels, n)``."""
     sequences: Array
     """Sequences of one micro-batch on all data-parallel ranks; ``(n,)``."""
+    memo: dict[tuple[DimName, float, tuple[AxisName, ...]], Array] = field(default_factory=dict)
+    """Local sizes already worked out; dims recur in most operators."""
 
-    def local(self, block: Block, dim: DimName, cut: Iterable[AxisName]) -> Array:
+    def local(self, block: Block, dim: DimName, cut: tuple[AxisName, ...]) -> Array:
         """Size of a dim on one rank when these axes cut it.
 
         A followed dim is copied beyond its size; what the trainer cuts unevenly counts for the fullest rank.
         """
-        size = np.asarray(block.sizes[dim], dtype=np.float64)
+        key = (dim, block.sizes[dim], cut)
+        if key not in self.memo:
+            self.memo[key] = self._local(block.sizes[dim], dim, cut)
+        return self.memo[key]
+
+    def _local(self, whole: float, dim: DimName, cut: tuple[AxisName, ...]) -> Array:
+        size = np.asarray(whole, dtype=np.float64)
         parts = prod((self.degrees[axis] for axis in cut), start=np.float64(1.0))
         if dim in FOLLOWS:
             parts = np.gcd(size.astype(np.int64), np.asarray(parts).astype(np.int64))
         if dim in self.task.trainer.uneven:
-            whole = parts * (self.task.trainer.vocab_multiple if dim == "vocab" else 1)
-            size = np.ceil(size / whole) * whole
+            unit = parts * (self.task.trainer.vocab_multiple if dim == "vocab" else 1)
+            size = np.ceil(size / unit) * unit
         return np.asarray((size * self.sequences if dim in PER_SEQUENCE else size) / parts)
 
     def elements(
         self, block: Block, dims: Iterable[DimName], cut: Mapping[AxisName, DimName]
     ) -> Array:
-        """Points on one rank of the space over these dims, under a strategy or a sharding."""
-        total = np.ones_like(self.sequences)
+        """Points on one rank of the space over these dims, under a strategy or a sharding; ``(n,)`` or 0-d."""
+        fixed, total = 1.0, None
         for dim in dims:
-            total = total * self.local(block, dim, [a for a, d in cut.items() if d == dim])
-        return total
+            axes = tuple(axis for axis, name in cut.items() if name == dim)
+            if not axes and dim not in PER_SEQUENCE and dim not in self.task.trainer.uneven:
+                fixed *= block.sizes[dim]
+            else:
+                size = self.local(block, dim, axes)
+                total = size if total is None else total * size
+        return np.asarray(fixed if total is None else total * fixed)
 
     def tensor_bytes(self, block: Block, tensor: Tensor, layout: Layout) -> Array:
         """Bytes of a tensor on one rank under a layout."""

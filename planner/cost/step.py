@@ -11,11 +11,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from planner.candidates import distinct
+from planner.cost.makespan import makespan
 from planner.cost.memory import StageMemory, stage_memory
 from planner.cost.orders import Schedule
 from planner.cost.partition import stages_of
 from planner.cost.prices import Prices, block_seconds
-from planner.cost.schedule import compile_schedule, makespan_equal, simulate, stage_bound
+from planner.cost.schedule import stage_bound
 from planner.units import Array, IntArray
 
 
@@ -48,10 +50,9 @@ class Exact:
 def shapes(p: Prices) -> Iterator[IntArray]:
     """Indices of candidates that share stages, chunks, schedule and number of micro-batches."""
     rows = p.rows
-    shape = np.stack([rows.pp, rows.vpp, rows.schedule, p.micro_batches], axis=1)
-    _, index = np.unique(shape, axis=0, return_inverse=True)
-    for group in range(int(index.max()) + 1):
-        yield np.flatnonzero(index.ravel() == group)
+    first, index = distinct([rows.pp, rows.vpp, rows.schedule, p.micro_batches])
+    for group in range(len(first)):
+        yield np.flatnonzero(index == group)
 
 
 def stage_times(p: Prices) -> StageTimes:
@@ -79,13 +80,9 @@ def stage_times(p: Prices) -> StageTimes:
 
 
 def makespans(p: Prices, times: StageTimes) -> Array:
-    """Makespan of candidates of one shape; exact simulation, or the closed form where there is one stage."""
+    """Makespan of candidates of one shape, exactly."""
     schedule, m = Schedule(int(p.rows.schedule[0])), int(p.micro_batches[0])
-    pp, vpp = times.blocks.shape[:2]
-    if pp == 1:
-        return makespan_equal(1, m, 1, times.forward.sum((1, 2)), times.backward.sum((1, 2)))
-    program = compile_schedule(schedule, pp, m, vpp)
-    return simulate(program, times.forward, times.backward, p.send[:, None]).makespan
+    return makespan(schedule, m, times.forward, times.backward, p.send[:, None])
 
 
 def makespan_bounds(p: Prices, times: StageTimes) -> Array:

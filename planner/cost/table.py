@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner.candidates import RECOMPUTE, Candidates
+from planner.candidates import RECOMPUTE, Candidates, distinct
 from planner.cost.block import FAMILIES, BlockCost, block_cost, head_logits
 from planner.cost.partition import distinct_blocks
 from planner.cost.setting import Setting, setting
@@ -65,8 +65,7 @@ def block_table(task: Task, rows: Candidates) -> tuple[BlockTable, IntArray]:
     Returns:
         The table, and for every row of ``rows`` its row in the table.
     """
-    keys = np.stack([getattr(rows, name).astype(np.int64) for name in KEY_COLUMNS])
-    _, first, index = np.unique(keys, axis=1, return_index=True, return_inverse=True)
+    first, index = distinct([getattr(rows, name).astype(np.int64) for name in KEY_COLUMNS])
     plain = np.flatnonzero(~rows.sp[first])
     split = np.flatnonzero(rows.sp[first])
     parts = [
@@ -75,13 +74,13 @@ def block_table(task: Task, rows: Candidates) -> tuple[BlockTable, IntArray]:
         if len(part)
     ]
     if len(parts) == 1:
-        return parts[0], index.ravel()
+        return parts[0], index
     order = np.argsort(np.concatenate([plain, split]), kind="stable")
     merged = {
         name: np.concatenate([getattr(part, name) for part in parts], axis=axis).take(order, axis)
         for name, axis in _KEY_AXIS.items()
     }
-    return BlockTable(**merged), index.ravel()
+    return BlockTable(**merged), index
 
 
 _KEY_AXIS = {
@@ -125,7 +124,7 @@ def _part(s: Setting, *, sp: bool) -> BlockTable:
 
 
 def _columns(values: list[Array]) -> Array:
-    return np.stack(values, axis=1)
+    return np.stack(np.broadcast_arrays(*values), axis=1)
 
 
 def _modes(costs: list[BlockCost], field: str) -> Array:

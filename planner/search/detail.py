@@ -88,8 +88,8 @@ def _waits(move: Move, op: Operator, block: Block) -> bool:
     return move.operator == op.name
 
 
-def _cut(split: Split, dim: str) -> list[str]:
-    return [axis for axis, name in split.items() if name == dim]
+def _cut(split: Split, dim: str) -> tuple[str, ...]:
+    return tuple(axis for axis, name in split.items() if name == dim)
 
 
 def _shown(layouts: Mapping[str, Layout]) -> dict[str, dict[str, str]]:

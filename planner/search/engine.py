@@ -17,6 +17,7 @@ from planner.candidates import Candidates
 from planner.cost.memory import memory_bound
 from planner.cost.prices import Prices, prices, step_bound
 from planner.cost.step import exact, tight_bound
+from planner.cost.table import block_table
 from planner.search.pins import Pins
 from planner.search.space import Space, build_space
 from planner.trainers.trainer import Task
@@ -115,9 +116,12 @@ def bound_all(task: Task, candidates: Candidates) -> tuple[Array, BoolArray]:
     """Lower bounds on the step of all candidates, and whether their least memory fits."""
     bounds = np.empty(len(candidates))
     fits = np.zeros(len(candidates), dtype=bool)
+    if not len(candidates):
+        return bounds, fits
+    table, key = block_table(task, candidates)
     for start in range(0, len(candidates), SLICE):
         part = slice(start, start + SLICE)
-        priced = prices(task, candidates.take(part))
+        priced = prices(task, candidates.take(part), (table, key[part]))
         bounds[part] = step_bound(priced)
         fits[part] = memory_bound(priced) <= task.memory_limit
     return bounds, fits
