@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
     from planner.api import Progress
-
     from planner.report.tables import Line
 
 WIDTH_OF_FILES = 100

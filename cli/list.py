@@ -17,10 +17,9 @@ def list_names(
     no_color: o.NoColor = False,
 ) -> int:
     """List the models, clusters, chips or trainers that are known."""
-    from planner.api import list_names as find
-
     from cli import exits
     from cli.console import Screen
+    from planner.api import list_names as find
     from planner.plan.write import write_json
     from planner.report.tables import Column, table
 

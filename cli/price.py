@@ -29,12 +29,11 @@ def price(
     no_color: o.NoColor = False,
 ) -> int:
     """Evaluate a layout that you already have; no search."""
-    from planner.api import Question
-    from planner.api import price as evaluate
-
     from cli.answer import Output, deliver
     from cli.console import Screen
     from cli.layout import divided
+    from planner.api import Question
+    from planner.api import price as evaluate
 
     screen = Screen(quiet=quiet, verbose=verbose, no_color=no_color)
     output = Output.asked(form, detail, out)

@@ -15,10 +15,9 @@ def schema(
     kind: Annotated[str, typer.Argument(metavar="KIND", help=f"{', '.join(KINDS)}.")],
 ) -> int:
     """Print the JSON Schema of plans, models, clusters or recipes."""
-    from planner.api import schema as find
-
     from cli import exits
     from cli.console import Screen
+    from planner.api import schema as find
     from planner.plan.write import write_json
 
     Screen().write(write_json(find(o.chosen(kind, KINDS, "KIND"))))

@@ -16,10 +16,9 @@ def show(
     form: o.ShortFormat = "table",
 ) -> int:
     """Show what is known under a name, with the source of each number."""
-    from planner.api import show as find
-
     from cli import exits
     from cli.console import Screen
+    from planner.api import show as find
     from planner.plan.write import write_json
 
     o.chosen(form, o.SHORT_FORMATS, "--format")
