@@ -1,9 +1,9 @@
 """Makespans of long schedules without simulating all of them, exactly.
 
-After its warm-up a schedule repeats: what a stage does with the next p micro-batches is what it did with the last p, and
-every start is the maximum of earlier ends plus durations. If all starts of two whole periods in a row lie exactly one
-constant later than those of the period before, each later period does too, by induction over the operations: none looks
-back further than two periods. A short schedule that shows this therefore gives the makespan of any longer one.
+After its warm-up a schedule repeats: what a stage does with the next p micro-batches is what it did with the last p,
+and every start is the maximum of earlier ends plus durations. If all starts of two whole periods in a row lie exactly
+one constant later than those of the period before, each later period does too, by induction over the operations: none
+looks back further than two periods. A short schedule that shows this gives the makespan of any longer one.
 """
 
 from __future__ import annotations

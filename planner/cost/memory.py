@@ -38,7 +38,15 @@ class StageMemory:
 
 
 def stage_memory(p: Prices, blocks: IntArray, stage: IntArray, *, last: BoolArray) -> StageMemory:
-    """Memory of some stages of every candidate.
+    """Memory of some stages of every candidate; arguments as in :func:`memory_parts`."""
+    parts = memory_parts(p, blocks, stage, last=last)
+    return StageMemory(parts=np.stack(parts, axis=-1), in_flight=in_flight_of(p, stage))
+
+
+def memory_parts(
+    p: Prices, blocks: IntArray, stage: IntArray, *, last: BoolArray
+) -> tuple[Array, ...]:
+    """Memory of some stages of every candidate, by kind as in ``TERMS``.
 
     The peak of a step is the larger of two moments: states with the activations in flight and the block that runs
     backwards, and states with the temporaries of the optimizer. Allocator overhead is a share of what is not state.
@@ -49,52 +57,46 @@ def stage_memory(p: Prices, blocks: IntArray, stage: IntArray, *, last: BoolArra
         stage: index of each stage; ``(n, stages)``.
         last: whether the stage has the head; ``(n, stages)``.
 
-    Shapes: ``(n, stages, …)``.
+    Shapes: ``(n, stages)`` each.
 
     Units: bytes.
     """
     recipe, memory = p.task.recipe, p.task.trainer.memory
     rows, key = p.rows, p.key
     wide = (slice(None), None)
-    dense = np.einsum("nsb,nb->ns", blocks, p.table.dense[key])
-    expert = np.einsum("nsb,nb->ns", blocks, p.table.expert[key])
+    columns = np.ascontiguousarray(np.moveaxis(blocks, -1, 0), dtype=np.float64)
+    dense, expert = _total(columns, p.table.dense[key]), _total(columns, p.table.expert[key])
 
     def states(each: Array) -> Array:
         return np.asarray(each[0][wide] * dense + each[1][wide] * expert)
 
     flying = in_flight_of(p, stage)
-    saved = p.table.saved[rows.recompute, key][:, None, :] * blocks
-    head = saved[..., -1] + (saved[..., -2] if p.task.model.mtp else 0.0)
-    body = saved.sum(axis=-1) - head
+    saved = p.table.saved[rows.recompute, key]
+    ends = 2 if p.task.model.mtp else 1
+    head, body = (
+        _total(columns[-ends:], saved[:, -ends:]),
+        _total(columns[:-ends], saved[:, :-ends]),
+    )
     at_loss = np.where(rows.schedule[wide] == 0, flying, 1.0)
     activations = body * flying + head * at_loss
-    present = blocks > 0
-    working = np.max(
-        np.where(present, p.table.working[rows.recompute, key][:, None, :], 0), axis=-1
-    )
-    working = working + memory.wgrad_bytes * np.max(
-        np.where(present, p.table.largest[key][:, None, :], 0), axis=-1
-    )
+    working = _most(columns, p.table.working[rows.recompute, key])
+    working = working + memory.wgrad_bytes * _most(columns, p.table.largest[key])
     logits = np.where(last, memory.logit_bytes * p.table.logits[key][wide], 0.0)
-    gathered = states(p.states.gathered) + _gathered(p, present) * recipe.weight_bytes
+    gathered = states(p.states.gathered) + _gathered(p, columns) * recipe.weight_bytes
     optimizer = states(p.states.temporary)
     moving = activations + working + logits + gathered
     spare = (memory.fragmentation - 1.0) * moving
     extra = np.maximum(optimizer - moving, 0.0)
-    parts = np.stack(
-        [
-            states(p.states.weights),
-            states(p.states.gradients),
-            states(p.states.optimizer),
-            activations,
-            working,
-            logits,
-            gathered + spare + extra,
-            np.full_like(dense, memory.runtime_bytes),
-        ],
-        axis=-1,
+    return (
+        states(p.states.weights),
+        states(p.states.gradients),
+        states(p.states.optimizer),
+        activations,
+        working,
+        logits,
+        gathered + spare + extra,
+        np.full_like(dense, memory.runtime_bytes),
     )
-    return StageMemory(parts=parts, in_flight=flying)
 
 
 def in_flight_of(p: Prices, stage: IntArray) -> Array:
@@ -110,17 +112,33 @@ def memory_bound(p: Prices) -> Array:
     pp = p.rows.pp[:, None]
     stage = np.minimum(np.array([[0, 1, 0]]), pp - 1)
     stage = np.where(np.array([[False, False, True]]), pp - 1, stage)
-    found = stage_memory(p, blocks, stage, last=stage == pp - 1)
-    return np.asarray(found.total.max(axis=1))
+    parts = memory_parts(p, blocks, stage, last=stage == pp - 1)
+    first, second, last = np.moveaxis(sum(parts[1:], parts[0]), 1, 0)
+    return np.maximum(np.maximum(first, second), last)
 
 
-def _gathered(p: Prices, present: BoolArray) -> Array:
+def _total(columns: Array, values: Array) -> Array:
+    """Sum over blocks: ``columns`` (blocks, n, stages), ``values`` (n, blocks), result (n, stages)."""
+    total = np.zeros(columns.shape[1:])
+    for column, value in zip(columns, values.T, strict=True):
+        total += column * value[:, None]
+    return total
+
+
+def _most(columns: Array, values: Array) -> Array:
+    """Largest value of the blocks that are there; shapes as in :func:`_total`."""
+    most = np.zeros(columns.shape[1:])
+    for column, value in zip(columns, values.T, strict=True):
+        np.maximum(most, np.where(column > 0, value[:, None], 0.0), out=most)
+    return most
+
+
+def _gathered(p: Prices, columns: Array) -> Array:
     """Elements of weights gathered at once under sharded weights: a few layers, or the largest single block."""
     sharded = (p.rows.sharding == 3)[:, None]
     if not np.any(sharded):
-        return np.zeros(present.shape[:2])
-    sizes = (p.table.dense + p.table.expert)[p.key][:, None, :]
-    inner = np.where(present, sizes, 0.0)
-    layers = p.task.trainer.memory.gathered_layers * inner[..., 1:-1].max(axis=-1)
-    ends = np.maximum(inner[..., 0], inner[..., -1])
+        return np.zeros(columns.shape[1:])
+    sizes = (p.table.dense + p.table.expert)[p.key]
+    layers = p.task.trainer.memory.gathered_layers * _most(columns[1:-1], sizes[:, 1:-1])
+    ends = np.maximum(_most(columns[:1], sizes[:, :1]), _most(columns[-1:], sizes[:, -1:]))
     return np.where(sharded, np.maximum(layers, ends), 0.0)

@@ -20,6 +20,9 @@ from planner.cost.table import BlockTable, block_table
 from planner.trainers.trainer import Task
 from planner.units import Array, IntArray
 
+STATE_COLUMNS = ("dp", "tp", "pp", "cp", "ep", "etp", "order", "sharding", "shard_group")
+"""What the price of states depends on; few distinct combinations among many candidates."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prices:
@@ -39,15 +42,12 @@ class Prices:
 
     def take(self, index: IntArray) -> Prices:
         """The same for some of the candidates; the table stays whole."""
-        states = StateCost(
-            **{name: getattr(self.states, name)[..., index] for name in StateCost.__slots__}
-        )
         return Prices(
             task=self.task,
             rows=self.rows.take(index),
             table=self.table,
             key=self.key[index],
-            states=states,
+            states=self.states.take(index),
             send=self.send[index],
             send_hidden=self.send_hidden[index],
             micro_batches=self.micro_batches[index],
@@ -65,15 +65,17 @@ def prices(
         blocks: a table that holds their blocks already, with each candidate's row in it.
     """
     table, key = blocks or block_table(task, rows)
-    where = axis_members(task, rows)["pp"]
-    transfer = send(table.stream[key], where, task.cluster)
+    first, index = distinct([getattr(rows, name) for name in STATE_COLUMNS])
+    meshes = rows.take(first)
+    where = axis_members(task, meshes)
+    transfer = send(table.stream[key], where["pp"][:, index], task.cluster)
     share = task.trainer.overlap.sends
     return Prices(
         task=task,
         rows=rows,
         table=table,
         key=key,
-        states=state_cost(task, rows),
+        states=state_cost(task, meshes, where).take(index),
         send=share * transfer,
         send_hidden=(1.0 - share) * transfer,
         micro_batches=rows.num_micro_batches(task.recipe.global_batch),
@@ -111,11 +113,11 @@ def state_seconds(p: Prices) -> tuple[Array, Array]:
 
 
 def step_bound(p: Prices) -> Array:
-    """A lower bound on the step, whatever the division into stages. Seconds, ``(n,)``.
+    """A lower bound on the step. Seconds, ``(n,)``.
 
-    The makespan by :func:`planner.cost.schedule.lower_bound`. Gradient reduction, its hiding behind one backward pass
-    and the optimizer are convex in a stage's parameters and time, so that the worst stage is no better than the mean
-    one (Jensen).
+    The makespan is no less than :func:`planner.cost.schedule.lower_bound`, which holds for any division into stages,
+    nor than the work of the busiest stage. Gradient reduction, its hiding behind one backward pass and the optimizer
+    are convex in a stage's parameters and time, so that the worst stage is no better than the mean one (Jensen).
     """
     task = p.task
     forward, backward = block_seconds(p)
@@ -131,6 +133,7 @@ def step_bound(p: Prices) -> Array:
         total_backward,
         np.where(stages > 1, p.send, 0.0),
     )
+    makespan = np.maximum(makespan, p.micro_batches * busiest_stage(p, forward + backward))
     dense = p.table.dense[p.key] @ counts / stages
     expert = p.table.expert[p.key] @ counts / stages
     once = p.states.once[0] * dense + p.states.once[1] * expert
@@ -140,6 +143,27 @@ def step_bound(p: Prices) -> Array:
     overhead = task.trainer.overhead
     jitter = np.where(stages > 1, 1.0 + overhead.jitter, 1.0)
     return np.asarray(makespan * jitter + exposed + update + overhead.step)
+
+
+def busiest_stage(p: Prices, seconds: Array) -> Array:
+    """What the busiest stage of every candidate takes for one micro-batch under the even cut.
+
+    Args:
+        p: the candidates.
+        seconds: of every block; ``(n, blocks)``.
+
+    Shapes: ``(n,)``.
+    """
+    first, index = distinct([p.rows.pp, p.rows.vpp])
+    order = np.argsort(index, kind="stable")
+    starts = np.searchsorted(index[order], np.arange(len(first) + 1))
+    busiest = np.empty(len(index))
+    for pair, row in enumerate(first):
+        mine = order[starts[pair] : starts[pair + 1]]
+        held = stages_of(p.task.model, int(p.rows.pp[row]), int(p.rows.vpp[row])).sum(axis=1)
+        kinds = np.unique(held, axis=0)
+        busiest[mine] = (seconds[mine] @ kinds.T).max(axis=1)
+    return busiest
 
 
 def outer_stages(p: Prices) -> IntArray:

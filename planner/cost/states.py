@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 
 import numpy as np
 
 from planner.candidates import Candidates
 from planner.cost.collectives import collective
-from planner.cost.setting import axis_members
-from planner.graph.placement import Kind
+from planner.graph.placement import AxisName, Kind
 from planner.hardware.mesh import members
 from planner.recipe import MOMENT_BYTES
 from planner.trainers.trainer import Task
@@ -66,9 +66,19 @@ class StateCost:
     temporary: Array
     """Bytes of temporaries for every parameter during the optimizer."""
 
+    def take(self, index: IntArray) -> StateCost:
+        """The same for some of the candidates, or for repeated ones."""
+        return StateCost(**{f.name: getattr(self, f.name)[:, index] for f in fields(self)})
 
-def state_cost(task: Task, rows: Candidates) -> StateCost:
-    """Bytes and seconds for every parameter, by sharding level and group."""
+
+def state_cost(task: Task, rows: Candidates, where: Mapping[AxisName, IntArray]) -> StateCost:
+    """Bytes and seconds for every parameter, by sharding level and group.
+
+    Args:
+        task: the question.
+        rows: the candidates.
+        where: members of every axis at each level (:func:`planner.cost.setting.axis_members`).
+    """
     kinds = state_bytes(task)
     level = rows.sharding
     ranks = np.stack([rows.shard_group, shard_ranks_expert(rows)]).astype(np.float64)
@@ -80,7 +90,7 @@ def state_cost(task: Task, rows: Candidates) -> StateCost:
     optimizer = shared(kinds.optimizer, OPTIMIZER)
     stepped = 1.0 / np.where(level >= OPTIMIZER, ranks, 1.0)
     moved = kinds.gradients + 2.0 * kinds.optimizer + task.recipe.weight_bytes
-    once, forward, backward = _traffic(task, rows, kinds)
+    once, forward, backward = _traffic(task, rows, where, kinds)
     cast = task.trainer.memory.cast_weights and task.recipe.precision != "fp32"
     stays = cast & (level < WEIGHTS)
     return StateCost(
@@ -102,7 +112,9 @@ def shard_ranks_expert(rows: Candidates) -> IntArray:
     return np.maximum(rows.edp // parts, 1)
 
 
-def _traffic(task: Task, rows: Candidates, kinds: StateBytes) -> tuple[Array, Array, Array]:
+def _traffic(
+    task: Task, rows: Candidates, where: Mapping[AxisName, IntArray], kinds: StateBytes
+) -> tuple[Array, Array, Array]:
     """Seconds for every parameter: once a step, and each micro-batch forwards and backwards.
 
     No sharding: one all-reduce. Sharded states: a reduce-scatter of gradients and an all-gather of weights, once a
@@ -110,13 +122,13 @@ def _traffic(task: Task, rows: Candidates, kinds: StateBytes) -> tuple[Array, Ar
     A shard group smaller than the data ranks adds an all-reduce of the shard over its copies.
     """
     weight, grad = task.recipe.weight_bytes, kinds.gradients
-    shard, copies = _members(task, rows)
+    shard, copies = _members(task, rows, where)
     ranks = np.stack([rows.shard_group, shard_ranks_expert(rows)]).astype(np.float64)
     seconds = {
-        kind: np.stack([_per_byte(task, kind, where) for where in shard])
+        kind: np.stack([_per_byte(task, kind, group) for group in shard])
         for kind in ("all-gather", "reduce-scatter", "all-reduce")
     }
-    between = np.stack([_per_byte(task, "all-reduce", where) for where in copies])
+    between = np.stack([_per_byte(task, "all-reduce", group) for group in copies])
     gather, scatter = weight * seconds["all-gather"], grad * seconds["reduce-scatter"]
     reduce_all = grad * (seconds["all-reduce"] + between)
     across = grad * between / ranks
@@ -143,13 +155,12 @@ def _per_byte(task: Task, kind: Kind, where: IntArray) -> Array:
 
 
 def _members(
-    task: Task, rows: Candidates
+    task: Task, rows: Candidates, found: Mapping[AxisName, IntArray]
 ) -> tuple[tuple[IntArray, IntArray], tuple[IntArray, IntArray]]:
     """Members of the shard groups (dense, expert) and of the groups of their copies.
 
     Where the shard group is all data ranks it is dp and cp together, level by level; a smaller one is their inner part.
     """
-    found = axis_members(task, rows)
     whole = found["dp"] * found["cp"]
     data = rows.dp * rows.cp
     if bool(np.all(rows.shard_group == data)):

@@ -68,6 +68,8 @@ def block_table(task: Task, rows: Candidates) -> tuple[BlockTable, IntArray]:
     first, index = distinct([getattr(rows, name).astype(np.int64) for name in KEY_COLUMNS])
     plain = np.flatnonzero(~rows.sp[first])
     split = np.flatnonzero(rows.sp[first])
+    if not len(rows):
+        return _part(setting(task, rows), sp=False), index
     parts = [
         _part(setting(task, rows.take(first[part])), sp=sp)
         for part, sp in ((plain, False), (split, True))

@@ -17,7 +17,7 @@ from planner.candidates import Candidates
 from planner.cost.memory import memory_bound
 from planner.cost.prices import Prices, prices, step_bound
 from planner.cost.step import exact, tight_bound
-from planner.cost.table import block_table
+from planner.cost.table import BlockTable, block_table
 from planner.search.pins import Pins
 from planner.search.space import Space, build_space
 from planner.trainers.trainer import Task
@@ -94,10 +94,11 @@ def search(
     deadline = time.monotonic() + time_limit
     task = replace(task, copy_kv=task.copy_kv or pins.copy_kv)
     space = build_space(task, pins)
-    bounds, fits = bound_all(task, space.candidates)
+    bounded = bound_all(task, space.candidates)
+    bounds, fits = bounded.step, bounded.fits
     index = np.flatnonzero(fits)
     index = index[preference(space.candidates.take(index), bounds[index])]
-    state = _Incumbents(task, space.candidates, bounds, index, top)
+    state = _Incumbents(task, space.candidates, bounded, index, top)
     stopped = False
     try:
         while not state.done():
@@ -112,19 +113,38 @@ def search(
     return state.outcome(space, int(fits.sum()), stopped=stopped)
 
 
-def bound_all(task: Task, candidates: Candidates) -> tuple[Array, BoolArray]:
+@dataclass(frozen=True, slots=True, eq=False)
+class Bounded:
+    """Candidates with their bounds, and the blocks that these were made from."""
+
+    step: Array
+    """Lower bounds on the step, seconds; ``(n,)``."""
+    fits: BoolArray
+    """Whether the least memory fits; ``(n,)``."""
+    table: BlockTable
+    key: IntArray
+    """Each candidate's row in the table."""
+
+    def priced(self, task: Task, candidates: Candidates, index: IntArray | slice) -> Prices:
+        """Some of the candidates with their prices, blocks taken from the table."""
+        return prices(task, candidates.take(index), (self.table, self.key[index]))
+
+
+def bound_all(task: Task, candidates: Candidates) -> Bounded:
     """Lower bounds on the step of all candidates, and whether their least memory fits."""
-    bounds = np.empty(len(candidates))
-    fits = np.zeros(len(candidates), dtype=bool)
-    if not len(candidates):
-        return bounds, fits
     table, key = block_table(task, candidates)
+    bounded = Bounded(
+        step=np.empty(len(candidates)),
+        fits=np.zeros(len(candidates), dtype=bool),
+        table=table,
+        key=key,
+    )
     for start in range(0, len(candidates), SLICE):
         part = slice(start, start + SLICE)
-        priced = prices(task, candidates.take(part), (table, key[part]))
-        bounds[part] = step_bound(priced)
-        fits[part] = memory_bound(priced) <= task.memory_limit
-    return bounds, fits
+        priced = bounded.priced(task, candidates, part)
+        bounded.step[part] = step_bound(priced)
+        bounded.fits[part] = memory_bound(priced) <= task.memory_limit
+    return bounded
 
 
 def preference(rows: Candidates, value: Array) -> IntArray:
@@ -163,11 +183,11 @@ class _Incumbents:
     """The best candidates so far, and the place reached in the order of bounds."""
 
     def __init__(
-        self, task: Task, candidates: Candidates, bounds: Array, order: IntArray, top: int
+        self, task: Task, candidates: Candidates, bounded: Bounded, order: IntArray, top: int
     ) -> None:
         self.task = task
         self.candidates = candidates
-        self.bounds = bounds
+        self.bounded = bounded
         self.order = order
         self.top = top
         self.place = 0
@@ -183,13 +203,13 @@ class _Incumbents:
         return self._next() >= self._worst()
 
     def _next(self) -> float:
-        return float(self.bounds[self.order[self.place]])
+        return float(self.bounded.step[self.order[self.place]])
 
     def refine(self) -> None:
         """Price the next batch: a bound that knows the stages first, then exactly what is left."""
         batch = self.order[self.place : self.place + BATCH]
         self.place += len(batch)
-        priced = prices(self.task, self.candidates.take(batch))
+        priced = self.bounded.priced(self.task, self.candidates, batch)
         bounds = tight_bound(priced)
         order = np.argsort(bounds, kind="stable")
         for start in range(0, len(order), SIMULATED):
@@ -231,7 +251,7 @@ class _Incumbents:
         """The answer so far."""
         best = None
         if len(self.index):
-            best = prices(self.task, self.candidates.take(self.index))
+            best = self.bounded.priced(self.task, self.candidates, self.index)
         floor = self._next() if self.place < len(self.order) else np.inf
         bound = min(float(self.step[0]), floor) if len(self.step) else floor
         return Outcome(

@@ -52,7 +52,9 @@ def order(
     for i, j in edges:
         near[i].add(j)
         near[j].add(i)
-    keys = {v: _key(v, near, sizes) for v in range(len(sizes)) if most is None or len(near[v]) <= most}
+    keys = {
+        v: _key(v, near, sizes) for v in range(len(sizes)) if most is None or len(near[v]) <= most
+    }
     out: list[int] = []
     while keys:
         v = min(keys, key=lambda u: (keys[u], u))
