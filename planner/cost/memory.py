@@ -114,7 +114,7 @@ def memory_bound(p: Prices) -> Array:
     stage = np.where(np.array([[False, False, True]]), pp - 1, stage)
     parts = memory_parts(p, blocks, stage, last=stage == pp - 1)
     first, second, last = np.moveaxis(sum(parts[1:], parts[0]), 1, 0)
-    return np.maximum(np.maximum(first, second), last)
+    return np.asarray(np.maximum(np.maximum(first, second), last))
 
 
 def _total(columns: Array, values: Array) -> Array:

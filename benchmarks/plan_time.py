@@ -1,0 +1,119 @@
+"""How long planning takes: whole processes from the shell, and layouts priced a second.
+
+    python -m benchmarks.plan_time [--runs 5] [--write]
+
+Reports medians of CPU time (user + system), since machines are shared; ``--write`` puts the table into
+benchmarks/README.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+CASES = (
+    ("Llama-3 8B on 8 H100", ["plan", "llama-3-8b", "--cluster", "h100-sxm:8"]),
+    (
+        "GPT-3 175B on 1,024 A100",
+        ["plan", "gpt3-175b", "--cluster", "a100-sxm-80gb:1024", "-b", "1536"],
+    ),
+    (
+        "Llama-3.1 405B on 16,384 H100",
+        ["plan", "llama-3.1-405b", "--cluster", "h100-sxm:16384", "-s", "8192", "-b", "2048"],
+    ),
+    (
+        "DeepSeek-V3 on 2,048 H100",
+        ["plan", "deepseek-v3", "--cluster", "h100-sxm:2048", "-s", "4096", "-b", "15360"],
+    ),
+    (
+        "1T dense on 98,304 B200 (NVL72)",
+        ["plan", "megatron-1t", "--cluster", "b200-nvl72:98304", "-b", "12288"],
+    ),
+    ("--help", ["--help"]),
+)
+BEGIN, END = "<!-- plan_time: begin -->", "<!-- plan_time: end -->"
+
+
+def run(arguments: list[str]) -> tuple[float, float, float]:
+    """CPU seconds, wall seconds and peak MiB of one process."""
+    start = time.perf_counter()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "cli.main", *arguments],
+        cwd=ROOT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    _, status, usage = os.wait4(process.pid, 0)
+    wall = time.perf_counter() - start
+    if status:
+        raise SystemExit(f"{' '.join(arguments)} ended with status {status}")
+    return usage.ru_utime + usage.ru_stime, wall, usage.ru_maxrss / 1024
+
+
+def pricing_rate(runs: int) -> tuple[int, float]:
+    """Layouts whose step and memory are bounded, and how many of them a CPU second, over the whole space."""
+    from planner.question import Question, understand
+    from planner.search.engine import bound_all
+    from planner.search.space import build_space
+
+    known = understand(
+        Question(model="gpt3-175b", cluster="a100-sxm-80gb:1024", global_batch=1536, seq_len=2048)
+    )
+    rows = build_space(known.task, known.pins).candidates
+    times = []
+    for _ in range(runs):
+        start = time.process_time()
+        bound_all(known.task, rows)
+        times.append(time.process_time() - start)
+    return len(rows), len(rows) / statistics.median(times)
+
+
+def table(runs: int) -> str:
+    lines = [
+        f"Measured {datetime.now(UTC):%Y-%m-%d}, Python {platform.python_version()}, {os.cpu_count()} shared cores, "
+        f"median of {runs} whole processes.",
+        "",
+        "| from the shell | CPU s | wall s | MiB |",
+        "| --- | --- | --- | --- |",
+    ]
+    for name, arguments in CASES:
+        cpu, wall, memory = zip(*(run(arguments) for _ in range(runs)), strict=True)
+        values = [statistics.median(column) for column in (cpu, wall, memory)]
+        lines.append(f"| {name} | {values[0]:.2f} | {values[1]:.2f} | {values[2]:.0f} |")
+    count, rate = pricing_rate(runs)
+    lines += [
+        "",
+        f"Pricing: {count:,} complete layouts (step and memory of each), {rate:,.0f} a CPU second.",
+    ]
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--write", action="store_true")
+    options = parser.parse_args()
+    text = table(options.runs)
+    print(text)
+    if options.write:
+        path = ROOT / "benchmarks" / "README.md"
+        old = (
+            path.read_text()
+            if path.exists()
+            else f"# Benchmarks\n\n## Planning time\n\n{BEGIN}\n{END}\n"
+        )
+        head, rest = old.split(BEGIN)
+        tail = rest.split(END)[1]
+        path.write_text(f"{head}{BEGIN}\n{text}\n{END}{tail}")
+
+
+if __name__ == "__main__":
+    main()
