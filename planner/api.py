@@ -14,7 +14,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 import numpy as np
 
-from planner.candidates import Candidates, single
+from planner.candidates import Candidates, concatenate, single
 from planner.cost.prices import prices
 from planner.errors import PlannerError, listed
 from planner.frontends.catalog import entries
@@ -33,6 +33,7 @@ from planner.search.engine import Progress as Progress
 from planner.search.engine import search
 from planner.search.miss import build_miss
 from planner.search.pins import Pins, from_layout
+from planner.search.space import degree_rows
 from planner.trainers.registry import faults
 from planner.trainers.trainer import Task
 
@@ -110,18 +111,20 @@ def price(question: Question, layout: Mapping[str, int | str]) -> Plan:
 def stated(task: Task, pins: Pins) -> Candidates:
     """The single layout that pins describe; what they leave open takes the trainer's usual value."""
     given = {pin.column: pin.value for pin in pins.pins if pin.compare == "="}
-    chips, trainer = task.cluster.num_chips, task.trainer
     degrees = {axis: given.get(axis, 1) for axis in ("tp", "pp", "cp")}
-    others = int(np.prod(list(degrees.values())))
-    row: dict[str, int] = {
-        "dp": max(1, chips // others),
-        "sharding": max(
-            level for level in trainer.shardings if level <= 1 or min(trainer.shardings) > 1
-        ),
-        "sp": int(True in trainer.sequence_parallel and degrees["tp"] > 1),
+    left = task.cluster.num_chips // int(np.prod(list(degrees.values())))
+    return _filled(task, given, degrees | {"dp": given.get("dp", max(1, left))})
+
+
+def _filled(task: Task, given: Mapping[str, int], degrees: Mapping[str, int]) -> Candidates:
+    """One layout of these degrees, with the pins' values and the trainer's usual ones."""
+    levels = task.trainer.shardings
+    usual = {
+        "sharding": max(level for level in levels if level <= 1 or min(levels) > 1),
+        "sp": int(True in task.trainer.sequence_parallel and degrees["tp"] > 1),
         "schedule": 2 if given.get("vpp", 1) > 1 else 1,
     }
-    return single(**(row | degrees | given))
+    return single(**(usual | dict(given) | dict(degrees)))
 
 
 def made_by() -> str:
@@ -133,8 +136,14 @@ def made_by() -> str:
 
 
 def _refuse_pins(known: Understood) -> None:
-    """Where pins leave nothing, say which rules the layout that they describe breaks."""
-    wrong = faults(known.task, stated(known.task, known.pins))
+    """Where pins leave nothing, say which rules they break: those of the layout that breaks fewest."""
+    task, pins = known.task, known.pins
+    given = {pin.column: pin.value for pin in pins.pins if pin.compare == "="}
+    rows = degree_rows(task, pins)
+    choices = [_filled(task, given, row) for row in rows] or [stated(task, pins)]
+    table = concatenate(choices)
+    broken = sum((~rule.keeps(task, table)).astype(int) for rule in task.trainer.rules)
+    wrong = faults(task, choices[int(np.argmin(broken))])
     if wrong:
         raise PlannerError(*wrong)
 

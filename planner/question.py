@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -22,7 +23,7 @@ from planner.recipe import DEFAULT_BATCH_TOKENS, PRECISIONS, OptimizerName, Reci
 from planner.search.pins import Pins, parse_pins
 from planner.trainers.registry import get_trainer
 from planner.trainers.trainer import Task, Trainer
-from planner.units import GIB, show_bytes
+from planner.units import GIB, show_bytes, show_count
 
 OBJECTIVES = ("step-time", "cost-per-token")
 """On a cluster of given size the cheapest token is the fastest one: both ask the same of the search."""
@@ -83,7 +84,7 @@ def understand(question: Question) -> Understood:
             f"Possible: {listed(OBJECTIVES)}.",
         )
     arch, cluster, trainer, file = _read_parts(question)
-    recipe, assumed = _recipe(question, file, arch)
+    recipe, assumed = _recipe(question, file, arch, cluster)
     cluster.chip.peak_for(recipe.precision)
     pins = parse_pins(question.pins, trainer)
     task = Task(
@@ -129,7 +130,7 @@ def _read_parts(question: Question) -> tuple[Architecture, Cluster, Trainer, Rec
 
 
 def _recipe(
-    question: Question, file: RecipeFile, arch: Architecture
+    question: Question, file: RecipeFile, arch: Architecture, cluster: Cluster
 ) -> tuple[Recipe, list[Assumption]]:
     """Flags win over the recipe file, the file over defaults; every default is told."""
     assumed: list[Assumption] = []
@@ -144,8 +145,9 @@ def _recipe(
         seq = arch.max_seq
     seq = _checked_seq(int(seq or 0))
     batch = question.global_batch if question.global_batch is not None else file.global_batch
-    default = max(1, DEFAULT_BATCH_TOKENS // seq)
-    if settle("global_batch", batch, f"global batch {default} sequences (4 M tokens)"):
+    default = default_batch(seq, cluster.num_chips)
+    tokens = show_count(default * seq)
+    if settle("global_batch", batch, f"global batch {default} sequences ({tokens} tokens)"):
         batch = default
     precision = _one_of(question.precision or file.precision or "bf16", PRECISIONS, "precision")
     settle("precision", question.precision or file.precision, precision)
@@ -161,6 +163,17 @@ def _recipe(
         fused_attention=fused,
     )
     return recipe, assumed
+
+
+def default_batch(seq: int, chips: int) -> int:
+    """About 4 M tokens in sequences: chips times a power of two, so that any degree divides it, or a power of two.
+
+    >>> default_batch(8192, 256), default_batch(8192, 12), default_batch(131072, 1024)
+    (512, 384, 32)
+    """
+    target = max(1.0, DEFAULT_BATCH_TOKENS / seq)
+    unit = chips if chips <= target else 1
+    return unit * 2 ** max(0, round(math.log2(target / unit)))
 
 
 def _checked_seq(seq: int) -> int:

@@ -67,6 +67,8 @@ def build_space(task: Task, pins: Pins) -> Space:
     removed: dict[str, int] = {}
     searched = 0
     for step in range(len(STEPS)):
+        if not len(table):
+            break
         options.extend(table, step)
         if step > DEGREES:
             for pin in pins.on(STEPS[step]):
@@ -76,6 +78,13 @@ def build_space(task: Task, pins: Pins) -> Space:
         if step >= DEGREES:
             _apply_rules(task, options, table, step, removed)
     return Space(table.view(), searched, removed)
+
+
+def degree_rows(task: Task, pins: Pins) -> list[dict[str, int]]:
+    """The degrees (tp, cp, pp, dp) that multiply to the chips and satisfy the pins, before any rule."""
+    columns = _Options(task, pins).degrees()
+    rows = zip(*(column.tolist() for column in columns.values()), strict=True)
+    return [dict(zip(columns, row, strict=True)) for row in rows]
 
 
 def _apply_rules(
