@@ -173,7 +173,7 @@ def default_batch(seq: int, chips: int) -> int:
     """
     target = max(1.0, DEFAULT_BATCH_TOKENS / seq)
     unit = chips if chips <= target else 1
-    return unit * 2 ** max(0, round(math.log2(target / unit)))
+    return unit << max(0, round(math.log2(target / unit)))
 
 
 def _checked_seq(seq: int) -> int:
