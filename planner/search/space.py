@@ -14,6 +14,7 @@ import numpy as np
 from planner.candidates import SCHEDULES, Candidates
 from planner.search.pins import Pins
 from planner.trainers.rules import STEPS, step_of
+from planner.trainers.rules.pipeline import cut_places
 from planner.trainers.trainer import Rule, Task
 from planner.trainers.wording import divisors
 from planner.units import BoolArray, IntArray
@@ -195,7 +196,7 @@ class _Options:
             return [pinned]
         if "interleaved" not in self.task.trainer.schedules:
             return [1]
-        return divisors(self.task.model.num_layers)
+        return sorted({v for places in cut_places(self.task) for v in divisors(places)})
 
     def _chunks(self, table: _Table) -> None:
         """Virtual chunks and their schedule; GPipe only on request, since 1F1B is as fast with less memory."""

@@ -24,6 +24,7 @@ FSDP = Trainer(
     uneven=frozenset(),
     vocab_multiple=1,
     uneven_stages=False,
+    counts_ends=False,
     ring_chunks=2,
     memory=Memory(
         gradient_bytes=4.0,

@@ -38,6 +38,7 @@ MEGATRON = Trainer(
     uneven=frozenset({"vocab"}),
     vocab_multiple=128,
     uneven_stages=True,
+    counts_ends=True,
     ring_chunks=2,
     memory=Memory(
         gradient_bytes=4.0,

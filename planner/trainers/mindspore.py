@@ -35,6 +35,7 @@ MINDSPORE = Trainer(
     uneven=frozenset(),
     vocab_multiple=1,
     uneven_stages=True,
+    counts_ends=False,
     ring_chunks=1,
     memory=Memory(
         gradient_bytes=4.0,

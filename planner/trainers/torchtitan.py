@@ -35,6 +35,7 @@ TORCHTITAN = Trainer(
     uneven=frozenset({"vocab"}),
     vocab_multiple=1,
     uneven_stages=True,
+    counts_ends=False,
     ring_chunks=2,
     memory=Memory(
         gradient_bytes=4.0,

@@ -108,6 +108,8 @@ class Trainer:
     """The vocabulary is padded to a multiple of this times tp; 1 where it is not padded, or only to tp."""
     uneven_stages: bool
     """Stages without virtual chunks may hold unequal numbers of layers."""
+    counts_ends: bool
+    """Embedding and head may count as a layer each where layers are cut into equal virtual chunks."""
     ring_chunks: int
     """Chunks of the sequence a context-parallel rank holds: 2 where causal work is balanced, else 1."""
     memory: Memory

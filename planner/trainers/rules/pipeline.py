@@ -52,16 +52,24 @@ def even_cut(layers: int, stages: int) -> str:
 
 
 def _chunks(task: Task, candidates: Candidates) -> BoolArray:
-    c = candidates
-    keeps: BoolArray = (c.vpp == 1) | (task.model.num_layers % (c.pp * c.vpp) == 0)
+    chunks = candidates.pp * candidates.vpp
+    keeps: BoolArray = candidates.vpp == 1
+    for places in cut_places(task):
+        keeps = keeps | (places % chunks == 0)
     return keeps
+
+
+def cut_places(task: Task) -> tuple[int, ...]:
+    """Numbers of equal places that the layers may be cut as: embedding and head may count as one each."""
+    layers = task.model.num_layers
+    return (layers, layers + 1, layers + 2) if task.trainer.counts_ends else (layers,)
 
 
 def _chunks_fault(task: Task, candidates: Candidates) -> Fault:
     pp, vpp = value(candidates, "pp"), value(candidates, "vpp")
     layers = task.model.num_layers
     what = f"{layers} layers cannot be cut equally into pp {pp} × {vpp} virtual stages, as {task.trainer.name} needs."
-    fits = [] if layers % pp else [v for v in divisors(layers // pp) if v > 1]
+    fits = sorted({v for n in cut_places(task) if n % pp == 0 for v in divisors(n // pp) if v > 1})
     if fits:
         better = f"With pp {pp}, vpp can be {listed([1, *closest(fits, vpp)])}."
     elif layers % pp == 0 or (task.trainer.uneven_stages and pp <= layers):
@@ -75,12 +83,14 @@ def _chunks_fault(task: Task, candidates: Candidates) -> Fault:
 CHUNKS = Rule(
     name="virtual-chunks",
     family="layers",
-    sentence="Virtual stages hold equal numbers of layers: layers divide by pp · vpp.",
+    sentence="Virtual stages hold equal numbers of layers: these, with embedding and head where a trainer counts "
+    "them, divide by pp · vpp.",
     needs=frozenset({"pp", "vpp"}),
     keeps=_chunks,
     fault=_chunks_fault,
-    source="Megatron-LM #468 (80 layers, pp 16, vpp 2 trained 64) and #326. A layout string could hold uneven "
-    "chunks; interleaving is planned with equal ones, uneven stages only without virtual stages",
+    source="Megatron-LM #468 (80 layers, pp 16, vpp 2 trained 64) and #326; --account-for-embedding-in-pipeline-split "
+    "and --account-for-loss-in-pipeline-split count the ends as layers (Llama-3.1 405B: 126 layers on 16 × 8). "
+    "A layout string could hold any chunks; interleaving is planned with equal ones",
 )
 
 
