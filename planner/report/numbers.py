@@ -15,20 +15,21 @@ def gib(size: float) -> str:
 
 def gib_parts(sizes: Sequence[float], total: float) -> list[str]:
     """Parts of a memory total as GiB, rounded so that they sum to the total as it is shown."""
-    return [f"{tenths / 10:,.1f}" for tenths in apportion(sizes, total, 10 / GIB)]
+    shown = round(10 * float(gib(total).replace(",", "")))
+    return [f"{tenths / 10:,.1f}" for tenths in apportion(sizes, total, 10 / GIB, shown)]
 
 
 def percents(parts: Sequence[float], total: float) -> list[str]:
     """Shares of a total, rounded so that they sum to 100."""
-    shares = apportion(parts, total, 100 / total if total else 0.0)
+    shares = apportion(parts, total, 100 / total if total else 0.0, 100 if total else 0)
     return [
         "<1 %" if share == 0 < part else f"{share} %"
         for share, part in zip(shares, parts, strict=True)
     ]
 
 
-def apportion(parts: Sequence[float], total: float, scale: float) -> list[int]:
-    """Parts times ``scale`` as integers that sum to the rounded total (largest remainder).
+def apportion(parts: Sequence[float], total: float, scale: float, shown: int) -> list[int]:
+    """Parts times ``scale`` as integers that sum to the total as it is shown (largest remainder).
 
     Parts that do not sum to the total are rounded one by one: a report does not hide that.
     """
@@ -36,7 +37,7 @@ def apportion(parts: Sequence[float], total: float, scale: float) -> list[int]:
     if not math.isclose(sum(parts), total, rel_tol=1e-6) or min(exact, default=0.0) < 0:
         return [round(value) for value in exact]
     whole = [math.floor(value) for value in exact]
-    missing = round(total * scale) - sum(whole)
+    missing = shown - sum(whole)
     by_remainder = sorted(range(len(exact)), key=lambda i: whole[i] - exact[i])
     for index in by_remainder[: max(0, missing)]:
         whole[index] += 1

@@ -129,11 +129,13 @@ def flow(
 def _wrapped(text: str, width: int, hang: int) -> list[str]:
     lines = []
     while len(text) > width:
-        blanks = [i for i in range(hang + 1, width + 1) if text[i] == " " and text[:i].strip()]
-        whole = [i for i in blanks if not (text[i - 1].isdigit() or text[i + 1].isdigit())]
+        start = len(text) - len(text[hang:].lstrip()) + 1
+        blanks = [i for i in range(start, len(text)) if text[i] == " "]
         if not blanks:
             break
-        cut = max(whole or blanks)
+        fit = [i for i in blanks if i <= width] or blanks[:1]
+        whole = [i for i in fit if not (text[i - 1].isdigit() or text[i + 1 : i + 2].isdigit())]
+        cut = max(whole or fit)
         lines.append(text[:cut])
         text = " " * hang + text[cut + 1 :]
     return [*lines, text]

@@ -25,7 +25,7 @@ from planner.report.text import render
 DENSE = (Path(__file__).parent / "dense.json").read_text()
 LEAVES: dict[Any, st.SearchStrategy[Any]] = {
     int: st.integers(0, 10**15),
-    float: st.floats(0, 1e18),
+    float: st.just(0.0) | st.floats(1e-12, 1e18),
     bool: st.booleans(),
     str: st.text(st.characters(codec="utf-8"), max_size=12),
     types.NoneType: st.none(),
