@@ -65,6 +65,7 @@ class Screen:
         console.print()
         for line in lines:
             text = Text.assemble(*((span.text, STYLES[span.style]) for span in line))
+            text.rstrip()
             console.print(text, soft_wrap=True)
 
     def write(self, text: str) -> None:

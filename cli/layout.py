@@ -7,32 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-LAYOUT = {
-    "dp": "dp",
-    "tp": "tp",
-    "pp": "pp",
-    "cp": "cp",
-    "ep": "ep",
-    "etp": "etp",
-    "vpp": "vpp",
-    "mbs": "micro_batch",
-    "micro_batch": "micro_batch",
-    "sharding": "sharding",
-    "zero": "sharding",
-    "shard_group": "shard_group",
-    "recompute": "recompute",
-    "sp": "sequence_parallel",
-    "sequence_parallel": "sequence_parallel",
-    "schedule": "schedule",
-    "order": "order",
-    "kv_heads": "kv-heads",
-}
-"""Keys of a layout as people write them, and as the planner calls them."""
+LAYOUT = frozenset({
+    "dp", "tp", "pp", "cp", "ep", "etp", "vpp", "mbs", "micro-batch", "sharding", "zero", "shard-group",
+    "recompute", "sp", "sequence-parallel", "schedule", "order", "kv-heads",
+})  # fmt: skip
+"""Keys of a layout, as the planner's pins have them too."""
 
 
-def layout_key(key: str) -> str | None:
-    """The planner's name of a layout's key, or None for a key of the model."""
-    return LAYOUT.get(key.lower().replace("-", "_"))
+def is_layout(key: str) -> bool:
+    """Whether a key says something about the layout; capitals and underscores do not matter."""
+    return _plain(key) in LAYOUT
+
+
+def _plain(key: str) -> str:
+    return key.lower().replace("_", "-")
 
 
 def divided(pairs: Mapping[str, str]) -> tuple[dict[str, int | str], dict[str, str]]:
@@ -47,9 +35,8 @@ def divided(pairs: Mapping[str, str]) -> tuple[dict[str, int | str], dict[str, s
     model: dict[str, str] = {}
     faults = []
     for key, value in pairs.items():
-        name = layout_key(key)
-        if name is not None:
-            layout[name] = int(value) if value.isdecimal() else value
+        if is_layout(key):
+            layout[key] = int(value) if value.isdecimal() else value
         elif slip := _slip(key):
             faults.append(
                 Fault(
@@ -72,7 +59,6 @@ def model_only(pairs: Mapping[str, str]) -> dict[str, str]:
     from planner.errors import Fault, PlannerError
 
     layout, model = divided(pairs)
-    wrong = [key for key in pairs if layout_key(key)]
     if layout:
         raise PlannerError(
             *(
@@ -84,7 +70,7 @@ def model_only(pairs: Mapping[str, str]) -> dict[str, str]:
                         "To price a whole layout: shardwright price",
                     ),
                 )
-                for key in wrong
+                for key in layout
             )
         )
     return model
@@ -93,6 +79,4 @@ def model_only(pairs: Mapping[str, str]) -> dict[str, str]:
 def _slip(key: str) -> str:
     from difflib import get_close_matches
 
-    return next(
-        iter(get_close_matches(key.lower().replace("-", "_"), LAYOUT, n=1, cutoff=0.75)), ""
-    )
+    return next(iter(get_close_matches(_plain(key), sorted(LAYOUT), n=1, cutoff=0.75)), "")

@@ -42,6 +42,8 @@ def _verdict(answer: NoPlan) -> list[str]:
     where = f"no layout of {answer.model.name} on {cluster}"
     if answer.closest is None:
         return [f"No plan: {where} is allowed by the rules; all {answer.searched:,} were removed."]
+    if answer.memory <= answer.memory_limit:
+        return [f"No plan yet: the search was stopped before {where} was priced."]
     return [f"Does not fit: {where} stays under {gib(answer.memory_limit)} GiB."]
 
 

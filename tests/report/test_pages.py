@@ -107,3 +107,8 @@ def test_over_the_limit_is_red_and_the_winner_green() -> None:
     spans = [span for line in render(answer("moe")) for span in line]
     assert ("bad", "141.9") in [(span.style, span.text.strip()) for span in spans]
     assert ("good", "1 ✔") in [(span.style, span.text.strip()) for span in spans]
+
+
+def test_a_miss_that_fits_is_not_called_one() -> None:
+    stopped = answer("no_plan").model_copy(update={"memory": 10.0 * 2**30})
+    assert plain(render(stopped)).startswith("  No plan yet: the search was stopped")
