@@ -6,12 +6,14 @@ known, and counts every layout that it removes, those included that later column
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, fields
+from itertools import product
+from typing import TypeAlias
 
 import numpy as np
 
-from planner.candidates import SCHEDULES, Candidates
+from planner.candidates import RECOMPUTE, SCHEDULES, Candidates
 from planner.search.pins import Pins
 from planner.trainers.rules import STEPS, step_of
 from planner.trainers.rules.pipeline import cut_places
@@ -24,6 +26,8 @@ MOST_MICRO_BATCH = 32
 DEGREES = 3
 """The step at which the four degrees are known; they come together, since their product is the number of chips."""
 GPIPE, ALTERNATING, INTERLEAVED = (SCHEDULES.index(s) for s in ("gpipe", "1f1b", "interleaved"))
+_Values: TypeAlias = "Iterable[tuple[int, ...]]"
+"""What the columns of a step may hold together."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,18 +41,35 @@ class Space:
     """Layouts that each rule removed, by the rule's name."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Choices:
+    """What the columns of one step may hold, for every mesh: a run of ``values`` each."""
+
+    names: tuple[str, ...]
+    values: IntArray
+    """Runs under one another; ``(entries, names)``."""
+    first: IntArray
+    """Where the run of a mesh starts; ``(meshes,)``."""
+    count: IntArray
+    """How long it is; ``(meshes,)``."""
+
+
 @dataclass(slots=True)
 class _Table:
-    """Columns so far, and for every row how many layouts the columns to come will make of it."""
+    """Columns so far; ``mesh`` is the row of the degrees that a row was made of."""
 
     columns: dict[str, IntArray]
 
     def __len__(self) -> int:
-        return len(self.columns["tp"])
+        return len(self.columns["mesh"])
 
-    def cross(self, counts: IntArray, new: dict[str, IntArray]) -> None:
-        """Repeat every row ``counts`` times and add columns that are already of that length."""
-        self.columns = {name: np.repeat(col, counts) for name, col in self.columns.items()} | new
+    def cross(self, choices: _Choices) -> None:
+        """Every row once with each of its choices."""
+        mesh = self.columns["mesh"]
+        counts = choices.count[mesh]
+        values = choices.values[np.repeat(choices.first[mesh], counts) + _ramp(counts)]
+        old = {name: np.repeat(column, counts) for name, column in self.columns.items()}
+        self.columns = old | dict(zip(choices.names, values.T, strict=True))
 
     def keep(self, mask: BoolArray) -> None:
         self.columns = {name: column[mask] for name, column in self.columns.items()}
@@ -62,23 +83,30 @@ class _Table:
 
 
 def build_space(task: Task, pins: Pins) -> Space:
-    """Every candidate that the rules and pins allow, with counts of what was removed."""
+    """Every candidate that the rules and pins allow, with counts of what was removed.
+
+    Pins say what the space is, rules what is removed from it: ``searched`` is what is left and what was removed.
+    """
     options = _Options(task, pins)
-    table = _Table(options.degrees())
+    degrees = options.degrees()
+    table = _Table(degrees | {"mesh": np.arange(len(degrees["tp"]))})
+    choices = options.choices(degrees)
     removed: dict[str, int] = {}
-    searched = 0
-    for step in range(len(STEPS)):
-        if not len(table):
-            break
-        options.extend(table, step)
+    later = _later(choices, len(table))
+    table.keep(later[0] > 0)
+    for step in range(DEGREES, len(STEPS)):
         if step > DEGREES:
-            for pin in pins.on(STEPS[step]):
-                table.keep(pin.keeps(table.columns[pin.column]))
-        if step == DEGREES:
-            searched = int(options.later(table, step).sum())
-        if step >= DEGREES:
-            _apply_rules(task, options, table, step, removed)
-    return Space(table.view(), searched, removed)
+            table.cross(choices[step - DEGREES - 1])
+        _apply_rules(task, table, step, later[step - DEGREES], removed)
+    return Space(table.view(), int(later[0].sum()), removed)
+
+
+def _later(choices: list[_Choices], meshes: int) -> list[IntArray]:
+    """For every step from the degrees on, the layouts that the columns after it make of one row of a mesh."""
+    many = [np.ones(meshes, dtype=np.int64)]
+    for step in reversed(choices):
+        many.append(many[-1] * step.count)
+    return many[::-1]
 
 
 def degree_rows(task: Task, pins: Pins) -> list[dict[str, int]]:
@@ -89,13 +117,13 @@ def degree_rows(task: Task, pins: Pins) -> list[dict[str, int]]:
 
 
 def _apply_rules(
-    task: Task, options: _Options, table: _Table, step: int, removed: dict[str, int]
+    task: Task, table: _Table, step: int, later: IntArray, removed: dict[str, int]
 ) -> None:
     for rule in _rules_of(task, step):
         keeps = rule.keeps(task, table.view())
         if keeps.all():
             continue
-        lost = int(options.later(table, step)[~keeps].sum())
+        lost = int(later[table.columns["mesh"][~keeps]].sum())
         removed[rule.name] = removed.get(rule.name, 0) + lost
         table.keep(keeps)
 
@@ -132,145 +160,88 @@ class _Options:
     def _degrees_of(self, axis: str, chips: int) -> list[int]:
         return divisors(chips) if axis in self.task.trainer.axes else [1]
 
-    def extend(self, table: _Table, step: int) -> None:
-        """Add the columns of a step."""
-        makers = {
-            4: self._experts,
-            5: self._chunks,
-            6: self._micro_batches,
-            7: self._sequence_parallel,
-            8: self._states,
-            9: self._recompute,
-        }
-        if step in makers:
-            makers[step](table)
+    def choices(self, degrees: dict[str, IntArray]) -> list[_Choices]:
+        """What every step after the degrees adds, for every mesh."""
+        tp, pp, dp = degrees["tp"], degrees["pp"], degrees["dp"]
+        alike = np.zeros_like(tp)
+        states = np.stack([dp * degrees["cp"], (pp > 1) & (dp > 1)])
+        return [
+            self._choices(("ep", "etp"), tp, self._experts),
+            self._choices(("vpp", "schedule"), pp > 1, self._chunks),
+            self._choices(("micro_batch",), alike, self._micro_batches),
+            self._choices(("sp",), tp > 1, self._sequence_parallel),
+            self._choices(("sharding", "shard_group", "order"), states, self._states),
+            self._choices(("recompute",), alike, self._recompute),
+        ]
 
-    def later(self, table: _Table, step: int) -> IntArray:
-        """For every row, the layouts that the columns after ``step`` would make of it."""
-        columns = table.columns
-        many = np.ones(len(table), dtype=np.int64)
-        if step < 4:
-            many = many * len(self._expert_choices())
-        if step < 5:
-            many = many * np.where(columns["pp"] > 1, len(self._chunk_choices()), 1)
-        if step < 6:
-            many = many * len(self._micro_batch_choices())
-        if step < 7:
-            many = many * np.where(columns["tp"] > 1, len(self.task.trainer.sequence_parallel), 1)
-        if step < 8:
-            orders = np.where(self._ordered(columns), len(self.task.trainer.orders), 1)
-            many = many * orders * self._num_shardings(columns)
-        if step < 9:
-            many = many * len(self.task.trainer.recompute)
-        return many
+    def _choices(
+        self, names: tuple[str, ...], keys: IntArray | BoolArray, values: Callable[..., _Values]
+    ) -> _Choices:
+        """Choices that depend on the degrees through a key, or several; those that pins leave."""
+        unique, index = np.unique(np.atleast_2d(keys), axis=1, return_inverse=True)
+        runs = [np.zeros((0, len(names)), dtype=np.int64)]
+        for key in unique.T.tolist():
+            run = np.array(list(values(*key)), dtype=np.int64).reshape(-1, len(names))
+            for pin in self.pins.on(names):
+                run = run[pin.keeps(run[:, names.index(pin.column)])]
+            runs.append(run)
+        counts = np.array([len(run) for run in runs[1:]], dtype=np.int64)
+        index = index.ravel()
+        return _Choices(
+            names, np.concatenate(runs), (np.cumsum(counts) - counts)[index], counts[index]
+        )
 
-    def _expert_choices(self) -> list[tuple[int, bool]]:
-        """(ep, whether experts are split as tp splits the rest)."""
-        sizes = self.task.model.sizes("experts")
-        if not sizes:
-            return [(1, False)]
-        eps = sorted({ep for size in sizes for ep in divisors(int(size))})
-        if "ep" not in self.task.trainer.axes:
-            eps = [1]
-        pinned = self.pins.fixed("ep")
-        if pinned is not None:
-            eps = [pinned]
-        return [(ep, split) for ep in eps for split in self._expert_splits()]
+    def _experts(self, tp: int) -> _Values:
+        """Experts whole, or split as tp splits the rest."""
+        etps = self._pinned("etp", {1, tp} if self.task.trainer.expert_tp else {1})
+        eps = {ep for size in self.task.model.sizes("experts") for ep in divisors(int(size))}
+        if "ep" not in self.task.trainer.axes or not eps:
+            eps = {1}
+        if not self.task.model.sizes("experts"):
+            etps = self._pinned("etp", {1})
+        return product(self._pinned("ep", eps), etps)
 
-    def _expert_splits(self) -> list[bool]:
-        return [False, True] if self.task.trainer.expert_tp else [False]
+    def _pinned(self, column: str, values: Iterable[int]) -> list[int]:
+        """The value that a pin gives a column, whatever the values are: rules say what is wrong with it."""
+        pinned = self.pins.fixed(column)
+        return sorted(values) if pinned is None else [pinned]
 
-    def _experts(self, table: _Table) -> None:
-        choices = self._expert_choices()
-        count = len(table)
-        pinned = self.pins.fixed("etp")
-        table.cross(np.full(count, len(choices)), {"ep": np.tile([ep for ep, _ in choices], count)})
-        split = np.tile([both for _, both in choices], count)
-        etp = np.where(split, table.columns["tp"], 1 if pinned is None else pinned)
-        table.columns["etp"] = etp
-        table.keep(~split | (table.columns["tp"] > 1))
-
-    def _chunk_choices(self) -> list[int]:
-        pinned = self.pins.fixed("vpp")
-        if pinned is not None:
-            return [pinned]
-        if "interleaved" not in self.task.trainer.schedules:
-            return [1]
-        return sorted({v for places in cut_places(self.task) for v in divisors(places)})
-
-    def _chunks(self, table: _Table) -> None:
+    def _chunks(self, piped: bool) -> _Values:
         """Virtual chunks and their schedule; GPipe only on request, since 1F1B is as fast with less memory."""
-        choices = np.array(self._chunk_choices(), dtype=np.int64)
-        counts = np.where(table.columns["pp"] > 1, len(choices), 1)
-        if self.pins.fixed("vpp") is not None:
-            counts = np.ones_like(counts)
-        vpp = choices[_ramp(counts)]
+        many = piped and "interleaved" in self.task.trainer.schedules
+        places = cut_places(self.task) if many else (1,)
         plain = self.pins.fixed("schedule")
         plain = plain if plain in (GPIPE, ALTERNATING) else ALTERNATING
-        table.cross(counts, {"vpp": vpp})
-        table.columns["schedule"] = np.where(vpp > 1, INTERLEAVED, plain)
+        for vpp in self._pinned("vpp", {v for number in places for v in divisors(number)}):
+            yield vpp, INTERLEAVED if vpp > 1 else plain
 
-    def _micro_batch_choices(self) -> list[int]:
-        pinned = self.pins.fixed("micro_batch")
-        if pinned is not None:
-            return [pinned]
-        return [b for b in divisors(self.task.recipe.global_batch) if b <= MOST_MICRO_BATCH]
-
-    def _micro_batches(self, table: _Table) -> None:
-        choices, count = self._micro_batch_choices(), len(table)
-        table.cross(np.full(count, len(choices)), {"micro_batch": np.tile(choices, count)})
-
-    def _sequence_parallel(self, table: _Table) -> None:
-        values = np.array(sorted(self.task.trainer.sequence_parallel), dtype=np.int64)
-        counts = np.where(table.columns["tp"] > 1, len(values), 1)
-        single = table.columns["tp"] == 1
-        sp = np.where(np.repeat(single, counts), 0, values[_ramp(counts)])
-        table.cross(counts, {"sp": sp})
-
-    def _shard_groups(self, data: int) -> list[int]:
-        """Groups over which weights may be sharded: all data ranks, and for HSDP their divisors."""
-        pinned = self.pins.fixed("shard_group")
-        if pinned is not None:
-            return [pinned]
-        return [g for g in divisors(data) if g > 1] or [1] if self.task.trainer.hsdp else [data]
-
-    def _num_shardings(self, columns: dict[str, IntArray]) -> IntArray:
-        data = columns["dp"] * columns["cp"]
-        unique, index = np.unique(data, return_inverse=True)
-        counts = [len(self._shardings(int(value))) for value in unique]
-        return np.asarray(np.array(counts, dtype=np.int64)[index.ravel()])
-
-    def _shardings(self, data: int) -> list[tuple[int, int]]:
-        """(level, group): a part of the data ranks only where weights are sharded, which is what it is for."""
-        found = []
-        for level in self.task.trainer.shardings:
-            groups = self._shard_groups(data) if level == 3 else [data]
-            if self.pins.fixed("shard_group") is not None:
-                groups = self._shard_groups(data)
-            found += [(level, group) for group in groups]
-        return found
-
-    def _ordered(self, columns: dict[str, IntArray]) -> BoolArray:
-        """Where the axis order makes a difference: with both a pipeline and data ranks."""
-        return np.asarray((columns["pp"] > 1) & (columns["dp"] > 1))
-
-    def _states(self, table: _Table) -> None:
-        data = table.columns["dp"] * table.columns["cp"]
-        unique, index = np.unique(data, return_inverse=True)
-        lists = [np.array(self._shardings(int(value)), dtype=np.int64) for value in unique]
-        counts = np.array([len(entry) for entry in lists])[index.ravel()]
-        offset = np.concatenate([[0], np.cumsum([len(entry) for entry in lists])])[index.ravel()]
-        flat = np.concatenate(lists)[np.repeat(offset, counts) + _ramp(counts)]
-        table.cross(counts, {"sharding": flat[:, 0], "shard_group": flat[:, 1]})
-        orders = np.where(self._ordered(table.columns), len(self.task.trainer.orders), 1)
-        table.cross(orders, {"order": _ramp(orders)})
-
-    def _recompute(self, table: _Table) -> None:
-        modes = np.array(
-            sorted(("none", "selective", "full").index(m) for m in self.task.trainer.recompute)
+    def _micro_batches(self, _: int) -> _Values:
+        asked = any(
+            pin.compare in (">", ">=") and pin.value >= MOST_MICRO_BATCH
+            for pin in self.pins.on(("micro_batch",))
         )
-        count = len(table)
-        table.cross(np.full(count, len(modes)), {"recompute": np.tile(modes, count)})
+        batch = self.task.recipe.global_batch
+        most = batch if asked else MOST_MICRO_BATCH
+        return (
+            (b,) for b in self._pinned("micro_batch", (b for b in divisors(batch) if b <= most))
+        )
+
+    def _sequence_parallel(self, split: bool) -> _Values:
+        return ((int(sp),) for sp in (self.task.trainer.sequence_parallel if split else (False,)))
+
+    def _states(self, data: int, ordered: int) -> _Values:
+        """State sharding, its group, and the axis order where that makes a difference: with a pipeline and dp.
+
+        A part of the data ranks only where weights are sharded, which is what it is for.
+        """
+        orders = range(len(self.task.trainer.orders) if ordered else 1)
+        parts = [g for g in divisors(data) if g > 1] or [1]
+        for level in self.task.trainer.shardings:
+            groups = parts if level == 3 and self.task.trainer.hsdp else [data]
+            yield from product([level], self._pinned("shard_group", groups), orders)
+
+    def _recompute(self, _: int) -> _Values:
+        return ((RECOMPUTE.index(mode),) for mode in self.task.trainer.recompute)
 
 
 def _ramp(counts: IntArray) -> IntArray:
