@@ -74,6 +74,7 @@ def plan(question: Question, progress: Callable[[Progress], None] | None = None)
         made_by=made_by(),
         assumptions=known.assumptions,
         larger=_larger(known.task.cluster),
+        stopped=outcome.stopped,
     )
 
 

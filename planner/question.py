@@ -179,7 +179,7 @@ def default_batch(seq: int, chips: int) -> int:
 def _checked_seq(seq: int) -> int:
     if not 0 < seq <= MOST_SEQ:
         raise PlannerError.of(
-            "S02", f"--seq-len {seq} is no length of a sequence.", f"It can be 1 to {MOST_SEQ:,}."
+            "S03", f"--seq-len {seq} is no length of a sequence.", f"It can be 1 to {MOST_SEQ:,}."
         )
     return seq
 
@@ -194,14 +194,14 @@ def _sequences(batch: int | str, seq: int) -> int:
         match = _TOKENS.match(batch.strip())
         if match is None and not batch.strip().isdecimal():
             raise PlannerError.of(
-                "B02", f"global batch '{batch}' is not understood.", "Write it like 512 or 4Mtok."
+                "B03", f"global batch '{batch}' is not understood.", "Write it like 512 or 4Mtok."
             )
         if match is not None:
             scale = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}[match[2].upper()]
             tokens = round(float(match[1]) * scale)
             if tokens % seq:
                 raise PlannerError.of(
-                    "B02",
+                    "B03",
                     f"global batch {batch} is {tokens:,} tokens, no multiple of {seq} a sequence.",
                     f"Nearest: {max(1, tokens // seq)} or {tokens // seq + 1} sequences.",
                 )
@@ -209,7 +209,7 @@ def _sequences(batch: int | str, seq: int) -> int:
     count = int(batch)
     if not 0 < count <= 10**9:
         raise PlannerError.of(
-            "B02", f"global batch {batch} is no number of sequences.", "It is 1 or more."
+            "B03", f"global batch {batch} is no number of sequences.", "It is 1 or more."
         )
     return count
 

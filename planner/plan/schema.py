@@ -318,6 +318,8 @@ class NoPlan(Part):
     remedies: tuple[Remedy, ...] = ()
     removed: tuple[Removed, ...]
     searched: int
+    stopped: bool = False
+    """A time limit or the user stopped the search before anything that fits was found."""
     assumptions: tuple[Assumption, ...] = ()
 
 

@@ -85,7 +85,7 @@ def search(
         task: the question.
         pins: restrictions of the space.
         top: how many distinct layouts to return; all of them proven to be the best.
-        time_limit: seconds after which the best so far is returned with its gap.
+        time_limit: seconds after which the best so far is returned with its gap; at least one batch is priced.
         progress: called between batches.
 
     Returns:
@@ -102,10 +102,10 @@ def search(
     stopped = False
     try:
         while not state.done():
-            if time.monotonic() > deadline:
+            state.refine()
+            if time.monotonic() > deadline and not state.done():
                 stopped = True
                 break
-            state.refine()
             if progress is not None:
                 progress(state.progress())
     except KeyboardInterrupt:

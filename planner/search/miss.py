@@ -33,6 +33,7 @@ def build_miss(
     made_by: str,
     assumptions: Iterable[Assumption],
     larger: Iterable[Cluster],
+    stopped: bool = False,
 ) -> NoPlan:
     """Explain why nothing fits.
 
@@ -43,6 +44,7 @@ def build_miss(
         made_by: program and version.
         assumptions: what the user did not state.
         larger: clusters of as many chips with more memory, to try as remedies.
+        stopped: whether the search ended before it had seen everything.
     """
     closest = closest_miss(task, space)
     facts = {
@@ -55,6 +57,7 @@ def build_miss(
         "memory_limit": task.memory_limit,
         "removed": removed_facts(task, space),
         "searched": space.searched,
+        "stopped": stopped,
         "assumptions": tuple(assumptions),
     }
     if closest is None:
