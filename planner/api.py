@@ -37,6 +37,20 @@ from planner.search.space import degree_rows
 from planner.trainers.registry import faults
 from planner.trainers.trainer import Task
 
+__all__ = [
+    "NoPlan",
+    "Plan",
+    "PlannerError",
+    "Progress",
+    "Question",
+    "Shown",
+    "list_names",
+    "plan",
+    "price",
+    "schema",
+    "show",
+]
+
 
 def plan(question: Question, progress: Callable[[Progress], None] | None = None) -> Plan | NoPlan:
     """The fastest plan that fits, with its proof; or why there is none.
