@@ -1,0 +1,1 @@
+"""Accuracy: measured runs read, priced and compared."""

@@ -1,0 +1,200 @@
+"""Predictions beside measurements: every row of a file priced as it was run."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+
+from planner.calibrate.readings import KINDS, Kind, features, fits, memory_gib, step_seconds
+from planner.calibrate.row_task import Case, case_of
+from planner.calibrate.runs import Run, read_runs
+from planner.calibrate.shapes import NotPricedError
+from planner.candidates import concatenate
+from planner.cost.prices import Prices, prices
+from planner.cost.step import makespans, memory_of_stages, shapes, stage_times
+from planner.cost.step import step_seconds as step_of
+from planner.units import GIB, Array, Json
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowResult:
+    """One row: what was predicted, what was measured."""
+
+    id: str
+    group: str
+    quality: str
+    judged: bool
+    """Whether the totals count it."""
+    chip: str
+    trainer: str
+    software: str
+    predicted_step_seconds: float | None = None
+    measured_step_seconds: float | None = None
+    measured_from: str = ""
+    """Field of the row that the measured step comes from."""
+    step_error: float | None = None
+    """Predicted over measured, minus 1."""
+    predicted_memory_gib: float | None = None
+    measured_memory_gib: float | None = None
+    memory_kind: Kind | None = None
+    memory_error: float | None = None
+    predicted_total_gib: float | None = None
+    """What the verdict compares with the chip's memory."""
+    predicted_fits: bool | None = None
+    measured_fits: bool | None = None
+    assumed: tuple[str, ...] = ()
+    broken_rules: tuple[str, ...] = ()
+    skipped: str | None = None
+    """Why it was not priced; None for a row that was."""
+    features: Mapping[str, Json] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """All rows of a file."""
+
+    rows: tuple[RowResult, ...]
+
+    @property
+    def priced(self) -> tuple[RowResult, ...]:
+        """Rows that have a prediction."""
+        return tuple(row for row in self.rows if row.skipped is None)
+
+    @property
+    def judged(self) -> tuple[RowResult, ...]:
+        """Rows that the totals count."""
+        return tuple(row for row in self.priced if row.judged)
+
+
+@dataclass(frozen=True, slots=True)
+class Predicted:
+    """What the cost model says of one case."""
+
+    step: float
+    memory: Mapping[Kind, float]
+    """Bytes by kind of reading."""
+
+
+def evaluate(path: Path) -> Evaluation:
+    """Price every run of a file as it was run and set it beside the measurement.
+
+    Raises:
+        PlannerError: the file cannot be read, or lines of it are no runs.
+    """
+    return evaluate_runs(read_runs(path))
+
+
+def evaluate_runs(runs: Sequence[Run]) -> Evaluation:
+    """The same for runs that were read already."""
+    cases: dict[str, Case] = {}
+    skipped: dict[str, str] = {}
+    for run in runs:
+        try:
+            cases[run.id] = case_of(run)
+        except NotPricedError as reason:
+            skipped[run.id] = str(reason)
+    found = dict(zip(cases, predict(tuple(cases.values())), strict=True))
+    rows = tuple(
+        _skipped(run, skipped[run.id])
+        if run.id in skipped
+        else _result(cases[run.id], found[run.id])
+        for run in runs
+    )
+    return Evaluation(rows)
+
+
+def predict(cases: Sequence[Case]) -> list[Predicted]:
+    """Price cases; those of one task share one table of candidates."""
+    members: dict[object, list[int]] = defaultdict(list)
+    for index, case in enumerate(cases):
+        task = case.task
+        members[id(task.model), task.cluster, task.recipe, task.trainer.name].append(index)
+    found: dict[int, Predicted] = {}
+    for indices in members.values():
+        table = concatenate([cases[index].layout for index in indices])
+        priced = predict_rows(prices(cases[indices[0]].task, table))
+        found |= dict(zip(indices, priced, strict=True))
+    return [found[index] for index in range(len(cases))]
+
+
+def predict_rows(p: Prices) -> list[Predicted]:
+    """Step and memory by kind of reading for all candidates of a task."""
+    n = len(p.rows)
+    step = np.empty(n)
+    memory: dict[Kind, Array] = {kind: np.empty(n) for kind in KINDS}
+    for index in shapes(p):
+        part = p.take(index)
+        times = stage_times(part)
+        step[index] = step_of(part, times, makespans(part, times))
+        for kind in KINDS:
+            kept = memory_of_stages(_as_read(part, kind), times.blocks)
+            memory[kind][index] = kept.total.max(axis=1)
+    return [
+        Predicted(float(step[i]), {kind: float(memory[kind][i]) for kind in KINDS})
+        for i in range(n)
+    ]
+
+
+def _as_read(p: Prices, kind: Kind) -> Prices:
+    """The same candidates where memory counts only what a kind of reading sees."""
+    memory = p.task.trainer.memory
+    if kind != "driver":
+        memory = replace(memory, runtime_bytes=0.0)
+    if kind == "allocated":
+        memory = replace(memory, fragmentation=1.0)
+    return replace(p, task=replace(p.task, trainer=replace(p.task.trainer, memory=memory)))
+
+
+def _result(case: Case, predicted: Predicted) -> RowResult:
+    run = case.run
+    step, source = step_seconds(run)
+    memory, kind = memory_gib(run)
+    expected = predicted.memory[kind] / GIB
+    total = predicted.memory["driver"]
+    return RowResult(
+        id=run.id,
+        group=run.group,
+        quality=run.quality,
+        judged=run.judged,
+        chip=case.task.cluster.chip.name,
+        trainer=case.task.trainer.name,
+        software=case.software.name,
+        predicted_step_seconds=predicted.step,
+        measured_step_seconds=step,
+        measured_from=source,
+        step_error=None if step is None else predicted.step / step - 1.0,
+        predicted_memory_gib=expected,
+        measured_memory_gib=memory,
+        memory_kind=kind if memory is not None else None,
+        memory_error=None if memory is None else expected / memory - 1.0,
+        predicted_total_gib=total / GIB,
+        predicted_fits=total <= case.task.memory_limit,
+        measured_fits=fits(run),
+        assumed=case.assumed,
+        broken_rules=case.broken,
+        features=features(case),
+    )
+
+
+def _skipped(run: Run, reason: str) -> RowResult:
+    step, source = step_seconds(run)
+    memory, kind = memory_gib(run)
+    return RowResult(
+        id=run.id,
+        group=run.group,
+        quality=run.quality,
+        judged=run.judged,
+        chip=run.hardware.chip_key or "",
+        trainer="",
+        software=run.parallel.framework or "",
+        measured_step_seconds=step,
+        measured_from=source,
+        measured_memory_gib=memory,
+        memory_kind=kind if memory is not None else None,
+        measured_fits=fits(run),
+        skipped=reason,
+    )

@@ -1,0 +1,139 @@
+"""From the hardware that a row states to a cluster: our chip, the row's own network."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from functools import cache
+
+from planner.calibrate.runs import HardwareFacts
+from planner.calibrate.shapes import NotPricedError
+from planner.errors import PlannerError
+from planner.frontends.cluster_file import read_cluster
+from planner.hardware.chip import Chip
+from planner.hardware.cluster import Cluster, Level
+from planner.units import GB, GIB
+
+GBIT = 1e9 / 8
+RELATIVES: dict[str, tuple[str, dict[str, float]]] = {
+    "h100-sxm-96gb-500w": ("h100-sxm", {"memory_gib": 95.0, "memory_bandwidth_gbps": 2400.0}),
+    "mi350x": ("mi355x", {}),
+}
+"""Chips that rows name and no profile describes: the nearest relative, and what is known to differ."""
+_EACH = re.compile(r"(\d+) ?x [^,;]*?(\d+) ?(Gb|GB)(?:/s|ps|/sec)", re.IGNORECASE)
+_NODE = re.compile(r"([\d.]+) ?(Gb|GB)/s(?: per node| \()", re.IGNORECASE)
+_TOTAL = re.compile(r"= (\d+) Gb/s per node|\((\d+) Gb/s per node\)")
+_CHIP = re.compile(r"(\d+) ?(Gb|GB)/s per GPU", re.IGNORECASE)
+_PAIRED = re.compile(r"(\d+)x(\d+) ?(Gb|GB)/s", re.IGNORECASE)
+_BIDIR = re.compile(r"NVLINK.*?(\d+) ?GB/s", re.IGNORECASE)
+_INTRA_MODEL = re.compile(r"(\d+) Gb/s intra")
+
+
+def cluster_of(facts: HardwareFacts) -> tuple[Cluster, tuple[str, ...]]:
+    """The cluster of a row, and what of it had to be assumed.
+
+    Raises:
+        NotPricedError: no chip, no number of chips, or a chip that no profile describes.
+    """
+    if facts.chip_key is None or facts.num_chips is None:
+        raise NotPricedError(
+            f"missing fact: {'chip' if facts.chip_key is None else 'number of chips'}"
+        )
+    return _cluster(facts.chip_key, facts.num_chips, facts.chips_per_node, facts.intra, facts.inter)
+
+
+@cache
+def _cluster(
+    key: str, chips: int, per: int | None, intra: str | None, inter: str | None
+) -> tuple[Cluster, tuple[str, ...]]:
+    name, differs = RELATIVES.get(key, (key, {}))
+    whole = per if per and chips % per == 0 else None
+    cluster = _wired(name, whole)
+    if cluster is None:
+        raise NotPricedError(f"unsupported chip: {key}")
+    cluster = replace(cluster, num_chips=chips, chip=_chip(cluster.chip, key, differs))
+    assumed = [f"chip {key} taken as {name}"] if name != key and key in RELATIVES else []
+    host = per or cluster.chips_per_host
+    inside, between = intra_rate(intra), inter_rate(inter, host)
+    levels = [_stated(level, inside) for level in cluster.levels[:-1]]
+    outer = cluster.levels[-1]
+    needs_network = cluster.depth == len(cluster.levels)
+    if between is not None:
+        outer = replace(outer, bandwidth=between, oversubscription=1.0)
+    elif needs_network and len(cluster.levels) > 1:
+        assumed.append(f"network {outer.bandwidth / GBIT:g} Gb/s a chip")
+    return replace(cluster, levels=(*levels, outer), assumed=()), tuple(assumed)
+
+
+@cache
+def _wired(name: str, per: int | None) -> Cluster | None:
+    """The usual cluster of a chip, with nodes of so many chips where its innermost level is a node."""
+    try:
+        cluster = read_cluster(f"{name}:1")
+        if cluster.levels[0].name == "node" and per:
+            cluster = read_cluster(f"{name}:1x{per}")
+    except PlannerError:
+        return None
+    return cluster
+
+
+def _chip(chip: Chip, key: str, differs: dict[str, float]) -> Chip:
+    if not differs:
+        return chip
+    return replace(
+        chip,
+        name=key,
+        memory_bytes=differs["memory_gib"] * GIB,
+        memory_bandwidth=differs["memory_bandwidth_gbps"] * GB,
+    )
+
+
+def _stated(level: Level, rate: float | None) -> Level:
+    return (
+        level
+        if rate is None or ("nvlink" not in level.link and "pcie" not in level.link)
+        else (replace(level, bandwidth=rate))
+    )
+
+
+def intra_rate(text: str | None) -> float | None:
+    """Bytes/s of one chip and direction inside a node, where a text gives them.
+
+    >>> intra_rate("NVLink4 900GB/s bidir per GPU (NVSwitch)") / 1e9
+    450.0
+    """
+    if not text:
+        return None
+    slow = _INTRA_MODEL.search(text)
+    if slow:
+        return float(slow[1]) * GBIT
+    found = _BIDIR.search(text)
+    return float(found[1]) * GB / 2 if found else None
+
+
+def inter_rate(text: str | None, chips_per_node: int) -> float | None:
+    """Bytes/s of one chip and direction between nodes, where a text gives them.
+
+    >>> inter_rate("RoCE 1600 Gb/s per node (8x200)", 8) / 1e9
+    25.0
+    >>> inter_rate("IB 400Gb/s per GPU across racks (not printed); NVL72 inside", 4) / 1e9
+    50.0
+    """
+    if not text:
+        return None
+    part = next((p for p in text.split(", ") if p.startswith("Compute")), text)
+    total = _TOTAL.search(part)
+    if total:
+        return float(total[1] or total[2]) * GBIT / chips_per_node
+    one = _CHIP.search(part)
+    if one:
+        return float(one[1]) * _unit(one[2])
+    paired = _PAIRED.search(part) or _EACH.search(part)
+    if paired:
+        return float(paired[1]) * float(paired[2]) * _unit(paired[3]) / chips_per_node
+    node = _NODE.search(part)
+    return float(node[1]) * _unit(node[2]) / chips_per_node if node else None
+
+
+def _unit(word: str) -> float:
+    return GB if word == "GB" else GBIT

@@ -1,0 +1,259 @@
+"""From a row to a task and a layout: what the row states is pinned, what it leaves open is told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from planner.calibrate.networks import cluster_of
+from planner.calibrate.runs import Run
+from planner.calibrate.shapes import NotPricedError, architecture
+from planner.calibrate.software import Software, software_of
+from planner.candidates import RECOMPUTE, SCHEDULES, Candidates, single
+from planner.errors import PlannerError
+from planner.graph.architecture import Architecture
+from planner.graph.blocks import build_model
+from planner.graph.model import Model
+from planner.recipe import Precision, Recipe
+from planner.trainers.rules import broken
+from planner.trainers.trainer import Task
+from planner.units import Json
+
+PRECISION_WORDS: tuple[tuple[str, Precision], ...] = (
+    ("nvfp4", "fp8"),
+    ("fp4", "fp8"),
+    ("fp8", "fp8"),
+    ("bf16", "bf16"),
+    ("fp16", "fp16"),
+    ("amp", "fp16"),
+    ("fp32", "fp32"),
+)
+"""First word found in what the row says; the precision that we price."""
+INTERLEAVED, ONE_F_ONE_B = SCHEDULES.index("interleaved"), SCHEDULES.index("1f1b")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """A row ready to be priced."""
+
+    run: Run
+    task: Task
+    layout: Candidates
+    """One row."""
+    software: Software
+    assumed: tuple[str, ...]
+    """What the row left open, and the value that was taken."""
+    broken: tuple[str, ...]
+    """Rules of our trainer that the run broke; it happened nevertheless."""
+    num_params: int
+    traits: Mapping[str, Json]
+    """Facts of software and run that no field of the task holds."""
+
+
+@dataclass(slots=True)
+class _Open:
+    """Collects what a row leaves open."""
+
+    texts: list[str] = field(default_factory=list)
+
+    def take(self, name: str, stated: int | None, default: int, shown: str = "") -> int:
+        if stated is not None:
+            return int(stated)
+        self.texts.append(f"{name} {shown or default}")
+        return default
+
+
+def case_of(run: Run) -> Case:
+    """Everything that pricing a row needs.
+
+    Raises:
+        NotPricedError: a missing fact, a model or a chip that we do not describe.
+    """
+    software = software_of(run)
+    arch = architecture(run, software)
+    cluster, assumed = cluster_of(run.hardware)
+    found = _Open(list(assumed))
+    if software.guessed:
+        found.texts.append(f"trainer {software.trainer.name}")
+    layout = _layout(run, software, found)
+    recipe = _recipe(run, software, layout, found)
+    try:
+        cluster.chip.peak_for(recipe.precision)
+    except PlannerError as error:
+        raise NotPricedError(f"unsupported precision: {error.faults[0].what}") from None
+    model, num_params = _model(arch, recipe.seq, recipe.fused_attention)
+    task = Task(
+        model=model,
+        cluster=cluster,
+        recipe=recipe,
+        trainer=software.trainer,
+        memory_limit=cluster.chip.memory_bytes,
+        copy_kv=True,
+    )
+    row = single(**layout)
+    return Case(
+        run=run,
+        task=task,
+        layout=row,
+        software=software,
+        assumed=tuple(found.texts),
+        broken=tuple(rule.name for rule, _ in broken(task, row)),
+        num_params=num_params,
+        traits=_traits(run, software),
+    )
+
+
+@lru_cache(maxsize=1024)
+def _model(arch: Architecture, seq: int, fused: bool) -> tuple[Model, int]:
+    """The graph and its parameters, once for all rows that share them."""
+    model = build_model(arch, seq, fused=fused)
+    return model, model.num_params
+
+
+def _layout(run: Run, software: Software, found: _Open) -> dict[str, int]:
+    p = run.parallel
+    if p.tp is None and p.pp is None and p.dp is None:
+        raise NotPricedError("missing fact: how the model was divided")
+    chips = run.hardware.num_chips or 1
+    tp, pp, cp = found.take("tp", p.tp, 1), found.take("pp", p.pp, 1), found.take("cp", p.cp, 1)
+    if pp > 1 and p.global_batch is None:
+        raise NotPricedError("missing fact: global batch of a pipeline")
+    others = tp * pp * cp
+    dp = found.take("dp", p.dp, max(chips // others, 1))
+    if dp * others != chips:
+        raise NotPricedError(
+            f"missing fact: dp {dp} × tp {tp} × pp {pp} × cp {cp} is not {chips} chips"
+        )
+    vpp = found.take("vpp", p.vpp, 1) if pp > 1 else 1
+    ep = found.take("ep", p.ep, 1) if run.model.type == "moe" else 1
+    etp = found.take("etp", p.other("etp"), 1) if run.model.type == "moe" and tp > 1 else 1
+    if (dp * cp * tp) % (ep * etp):
+        raise NotPricedError(f"missing fact: ep {ep} × etp {etp} does not divide a stage's chips")
+    sp_default = software.sequence_parallel and tp > 1
+    sp = found.take("sp", p.sp, sp_default, "on" if sp_default else "off") if tp > 1 else 0
+    micro = _micro_batch(run, software, dp, found)
+    vpp = _virtual(run, vpp, dp * micro, found)
+    return {
+        "dp": dp, "tp": tp, "pp": pp, "cp": cp, "ep": ep, "etp": etp, "vpp": vpp,
+        "sp": sp,
+        "micro_batch": micro,
+        "sharding": _sharding(run, software, found),
+        "shard_group": _shard_group(run, dp * cp),
+        "recompute": _recompute(run, found),
+        "schedule": _schedule(run, vpp, found),
+    }  # fmt: skip
+
+
+def _virtual(run: Run, vpp: int, ranks: int, found: _Open) -> int:
+    """Chunks a stage; a schedule that our interleaving cannot run is priced without them."""
+    batch, pp = run.parallel.global_batch, run.parallel.pp or 1
+    if vpp == 1 or batch is None or batch // ranks % pp == 0:
+        return vpp
+    found.texts.append(f"vpp 1, as {batch // ranks} micro-batches are no multiple of {pp} stages")
+    return 1
+
+
+def _micro_batch(run: Run, software: Software, dp: int, found: _Open) -> int:
+    """Sequences of a micro-batch; where nobody says, all that a data rank gets if there is no pipeline."""
+    stated, batch = run.parallel.micro_batch, run.parallel.global_batch
+    if software.per_chip_batch and batch and batch % dp == 0:
+        return batch // dp
+    if stated is not None and not stated.is_integer():
+        raise NotPricedError(f"missing fact: micro-batch {stated:g} is no number of sequences")
+    whole = None if stated is None else int(stated)
+    most = batch // dp if batch else whole
+    if most == 0:
+        raise NotPricedError(f"missing fact: global batch {batch} does not reach {dp} data ranks")
+    if whole is not None and most is not None and whole > most:
+        found.texts.append(f"micro-batch {most}, as the global batch has no more")
+        return most
+    one_pass = (run.parallel.pp or 1) == 1 and run.parallel.zero == 3
+    return found.take("micro-batch", whole, most if one_pass and most else 1)
+
+
+def _sharding(run: Run, software: Software, found: _Open) -> int:
+    stated = run.parallel.zero
+    if isinstance(stated, int) and 0 <= stated <= 3:
+        return stated
+    trainer = software.trainer
+    old = software.attention == "unfused"
+    default = 3 if min(trainer.shardings) > 0 else 0 if old else 1
+    return found.take("zero", None, default)
+
+
+def _shard_group(run: Run, data: int) -> int:
+    for key in ("zero_group", "fsdp_group", "fsdp_degree"):
+        size = run.parallel.other(key)
+        if size and size > 1 and data % int(size) == 0:
+            return int(size)
+    return data
+
+
+def _recompute(run: Run, found: _Open) -> int:
+    word = (run.parallel.recompute or "").lower()
+    if not word:
+        return found.take("recompute", None, 0, "none")
+    if word in RECOMPUTE:
+        return RECOMPUTE.index(word)
+    found.texts.append(f"recompute '{word}' priced as selective")
+    return RECOMPUTE.index("selective")
+
+
+def _schedule(run: Run, vpp: int, found: _Open) -> int:
+    word = (run.parallel.schedule or "none").lower()
+    priced = INTERLEAVED if vpp > 1 else ONE_F_ONE_B
+    if word not in ("none", SCHEDULES[priced]) and (run.parallel.pp or 1) > 1:
+        found.texts.append(f"schedule '{word}' priced as {SCHEDULES[priced]}")
+    return priced
+
+
+def _recipe(run: Run, software: Software, layout: Mapping[str, int], found: _Open) -> Recipe:
+    ranks = layout["dp"] * layout["micro_batch"]
+    batch = found.take("global batch", run.parallel.global_batch, ranks)
+    if batch % ranks:
+        found.texts.append(f"global batch {batch} is no multiple of {ranks}")
+    return Recipe(
+        global_batch=batch,
+        seq=run.model.seq or 0,
+        precision=_precision(run, found),
+        fused_attention=software.fused,
+    )
+
+
+def _precision(run: Run, found: _Open) -> Precision:
+    word = (run.parallel.precision or "").lower()
+    if not word:
+        found.texts.append("precision bf16")
+        return "bf16"
+    for part, precision in PRECISION_WORDS:
+        if part in word:
+            if part != precision:
+                found.texts.append(f"precision '{word}' priced as {precision}")
+            return precision
+    raise NotPricedError(f"unsupported precision: {word}")
+
+
+def _traits(run: Run, software: Software) -> dict[str, Json]:
+    """What the cost model could use and no field of a task holds."""
+    overlap = (run.parallel.overlap or "").lower()
+    fsdp: Json = run.parallel.other("fsdp") or {}
+    everything = f"{run.parallel.framework} {overlap} {run.remarks}".lower()
+    return {
+        "software": software.name,
+        "attention": software.attention,
+        "norm_kernel": "rms kernel" in str(run.parallel.other("kernel") or "").lower(),
+        "tp_overlap": any(
+            w in overlap for w in ("tp comm", "userbuffers", "async tp", "mc2", "tp_comm")
+        )
+        and "disabled" not in overlap,
+        "no_overlap": overlap.startswith("none"),
+        "pure_bf16": fsdp.get("mp_mode") == "PURE",
+        "bf16_gradients": "bf16 gradient reduction" in run.remarks or fsdp.get("mp_mode") == "PURE",
+        "ep_overlap": overlap == "ep-overlap-on" or "deepep" in overlap,
+        "dispatcher": next((w for w in ("hybridep", "deepep") if w in everything), ""),
+        "compiled": "compile" in run.remarks.lower() or software.name == "jax",
+        "offload": run.parallel.offload or "",
+        "release": run.source,
+        "zero_bubble": (run.parallel.schedule or "").startswith("zb-"),
+    }

@@ -1,0 +1,192 @@
+"""Measured runs, one a line of JSON: what a source said about one training run, as it said it."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from planner.errors import Fault, PlannerError
+from planner.units import Json
+
+MOST_FAULTS = 20
+"""Wrong lines told at once; more would hide the first."""
+
+
+def _whole(value: Json) -> Json:
+    """``2.0`` is 2; what is no whole number stays as it is."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+Count = Annotated[int, BeforeValidator(_whole), Field(ge=1, le=10**9)]
+Size = Annotated[int, BeforeValidator(_whole), Field(ge=-1, le=10**9)]
+Amount = Annotated[float, Field(gt=0, lt=1e15)]
+
+
+class Part(BaseModel):
+    """A part of a row; what it has beyond our fields is kept as it is."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    def other(self, key: str) -> Json:
+        """A field that only some sources have; None without it."""
+        return (self.model_extra or {}).get(key)
+
+
+class ModelFacts(Part):
+    """Shape of the model; None where the source does not say."""
+
+    name: str = ""
+    type: str = ""
+    """``llama``, ``gpt``, ``moe``, ``bert``, ``vit`` or ``other``."""
+    layers: Count | None = None
+    hidden: Count | None = None
+    heads: Count | None = None
+    kv_heads: Count | None = None
+    head_dim: Count | None = None
+    ffn: Count | None = None
+    gated: bool | None = None
+    vocab: Count | None = None
+    seq: Count | None = None
+    experts: Size | None = None
+    top_k: Size | None = None
+    moe_ffn: Size | None = None
+    shared_ffn: Size | None = None
+    dense_layers: Size | None = None
+    tied_embeddings: bool | None = None
+    params_b: Amount | None = None
+
+
+class HardwareFacts(Part):
+    """What it ran on."""
+
+    chip: str = ""
+    chip_key: str | None = None
+    chips_per_node: Count | None = None
+    num_chips: Count | None = None
+    intra: str | None = None
+    inter: str | None = None
+
+
+class ParallelFacts(Part):
+    """How it was divided and what ran it."""
+
+    dp: Count | None = None
+    tp: Count | None = None
+    pp: Count | None = None
+    cp: Count | None = None
+    ep: Count | None = None
+    vpp: Count | None = None
+    sp: bool | None = None
+    zero: int | str | None = None
+    micro_batch: Annotated[float, Field(gt=0)] | None = None
+    global_batch: Count | None = None
+    recompute: str | None = None
+    schedule: str | None = None
+    precision: str | None = None
+    framework: str | None = None
+    overlap: str | None = None
+    offload: str | None = None
+
+
+class MeasuredFacts(Part):
+    """What was measured."""
+
+    tflops_per_chip: Amount | None = None
+    flops_formula: str | None = None
+    mfu: Amount | None = None
+    step_time_s: Amount | None = None
+    tokens_per_s_per_chip: Amount | None = None
+    samples_per_s: Amount | None = None
+    mem_gib_per_chip: Amount | None = None
+    mem_reserved_gib: Amount | None = None
+    oom: bool | None = None
+
+
+class Run(Part):
+    """One measured run."""
+
+    id: str = Field(min_length=1)
+    source: str = ""
+    group: str = ""
+    """Runs of one cluster, software and model family."""
+    quality: str = ""
+    """``A`` complete, ``B`` one detail assumed, ``C`` a detail missing."""
+    complete: bool | None = None
+    notes: str | None = None
+    model: ModelFacts
+    hardware: HardwareFacts
+    parallel: ParallelFacts
+    measured: MeasuredFacts
+
+    @property
+    def remarks(self) -> str:
+        """Notes as text, empty without any."""
+        return self.notes or ""
+
+    @property
+    def judged(self) -> bool:
+        """Whether the totals count it: complete and of quality A or B, or without any such mark."""
+        return self.complete is not False and self.quality in ("A", "B", "")
+
+
+def read_runs(path: Path) -> tuple[Run, ...]:
+    """All runs of a file of JSON lines, packed with gzip or not.
+
+    Raises:
+        PlannerError: a file that cannot be read (F01), lines that are no runs (F02), each with its place.
+    """
+    runs: list[Run] = []
+    faults: list[Fault] = []
+    seen: dict[str, int] = {}
+    for number, line in enumerate(_lines(path), 1):
+        if not line.strip():
+            continue
+        try:
+            run = _run(line)
+        except ValueError as error:
+            faults.append(_fault(error, f"{path}:{number}"))
+            continue
+        if run.id in seen:
+            what = f"id '{run.id}' is given twice (first on line {seen[run.id]})."
+            faults.append(Fault("F02", what, where=f"{path}:{number}"))
+        seen[run.id] = number
+        runs.append(run)
+    if faults:
+        more = len(faults) - MOST_FAULTS
+        rest = [Fault("F02", f"{more} more lines are wrong.", where=str(path))] if more > 0 else []
+        raise PlannerError(*faults[:MOST_FAULTS], *rest)
+    if not runs:
+        raise PlannerError.of("F02", "the file has no runs.", where=str(path))
+    return tuple(runs)
+
+
+def _run(line: str) -> Run:
+    return Run.model_validate(json.loads(line))
+
+
+def _lines(path: Path) -> Iterator[str]:
+    opened = gzip.open if path.suffix == ".gz" else open
+    try:
+        with opened(path, "rt", encoding="utf-8") as stream:
+            yield from stream
+    except (OSError, EOFError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        raise PlannerError.of("F01", f"cannot read {path}: {why}.") from None
+
+
+def _fault(error: ValueError, where: str) -> Fault:
+    """What is wrong with a line, in the words of the row's own keys."""
+    if isinstance(error, ValidationError):
+        first = error.errors(include_url=False, include_context=False)[0]
+        key = ".".join(str(part) for part in first["loc"]) or "the row"
+        message = first["msg"].replace("Input should be", "it should be")
+        value = "" if first["type"] == "missing" else f" {str(first['input'])[:40]!r}:"
+        return Fault("F02", f"{key}{value} {message[:1].lower()}{message[1:]}.", where=where)
+    if isinstance(error, json.JSONDecodeError):
+        return Fault("F02", f"this is not JSON: {error.msg} (column {error.colno}).", where=where)
+    return Fault("F02", f"{error}.", where=where)

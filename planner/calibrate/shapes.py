@@ -1,0 +1,158 @@
+"""From the shape that a row states to an architecture in our own words."""
+
+from __future__ import annotations
+
+from planner.calibrate.runs import ModelFacts, Run
+from planner.calibrate.software import Software
+from planner.graph.architecture import (
+    Architecture,
+    Attention,
+    Experts,
+    LatentAttention,
+    Layer,
+    Mlp,
+    NormKind,
+)
+from planner.units import Json
+
+SUPPORTED = ("llama", "gpt", "moe")
+NEEDED = ("layers", "hidden", "heads", "ffn", "vocab", "seq")
+
+
+class NotPricedError(Exception):
+    """Why a row cannot be priced: a fact that is missing, or a model that we do not describe."""
+
+
+def architecture(run: Run, software: Software) -> Architecture:
+    """The model of a row.
+
+    Raises:
+        NotPricedError: no decoder, or a part of its shape is missing.
+    """
+    model = run.model
+    _check(run)
+    kinds, layers = _layers(model, software)
+    gpt = model.type == "gpt"
+    return Architecture(
+        name=model.name,
+        hidden=_known(model.hidden),
+        vocab=_known(model.vocab),
+        max_seq=_known(model.seq),
+        kinds=kinds,
+        layers=layers,
+        norm=_norm(model, software),
+        tied=bool(model.tied_embeddings),
+        positions=_known(model.seq) if gpt and software.classic and not _alibi(run) else 0,
+        embedding_norm=_alibi(run),
+        dropout=gpt and software.dropout,
+        mtp=int(model.other("mtp_layers") or 0),
+        source=run.source,
+    )
+
+
+def _check(run: Run) -> None:
+    model = run.model
+    if model.type not in SUPPORTED:
+        raise NotPricedError(
+            f"unsupported model: {model.type or 'no type'} is no decoder we describe"
+        )
+    for key in ("mamba", "image"):
+        if model.other(key):
+            raise NotPricedError(f"unsupported model: {key} layers")
+    tuned = str(run.parallel.other("finetune") or run.parallel.other("task") or "").lower()
+    if "lora" in tuned or "lora" in model.name.lower():
+        raise NotPricedError("unsupported model: LoRA, whose base weights are frozen")
+    missing = [key for key in NEEDED if getattr(model, key) is None]
+    if _num_experts(model) and model.ffn is None and model.moe_ffn:
+        missing.remove("ffn")
+    if missing:
+        raise NotPricedError(f"missing fact: model {', '.join(missing)}")
+
+
+def _known(value: int | None) -> int:
+    assert value is not None
+    return value
+
+
+def _num_experts(model: ModelFacts) -> int:
+    return model.experts if model.experts and model.experts > 1 else 0
+
+
+def _alibi(run: Run) -> bool:
+    """BLOOM: ALiBi and a norm behind the embedding."""
+    return "bloom" in f"{run.model.name} {run.source}".lower()
+
+
+def _norm(model: ModelFacts, software: Software) -> NormKind:
+    if model.type == "gpt":
+        return "layer" if software.classic else "layer-no-bias"
+    return "rms"
+
+
+def _layers(model: ModelFacts, software: Software) -> tuple[tuple[Layer, ...], tuple[int, ...]]:
+    """Kinds of layers and their order: windows alternate, dense layers come first or alternate with sparse ones."""
+    count = _known(model.layers)
+    sparse = _num_experts(model)
+    dense = max(model.dense_layers or 0, 0) if sparse else count
+    alternate = bool(sparse) and dense * 2 == count
+    window: Json = model.other("window")
+    wanted = [
+        (
+            index % 2 == 0 if alternate else index < dense,
+            int(window["size"]) if window and index % int(window["every"]) == 0 else None,
+        )
+        for index in range(count)
+    ]
+    kinds = list(dict.fromkeys(wanted))
+    named = [
+        Layer(
+            name=f"layer{position or ''}",
+            attention=_attention(model, software, reach),
+            mlp=_mlp(model, software, dense=is_dense),
+            parallel=bool(model.other("parallel_block")),
+        )
+        for position, (is_dense, reach) in enumerate(kinds)
+    ]
+    return tuple(named), tuple(kinds.index(kind) for kind in wanted)
+
+
+def _attention(
+    model: ModelFacts, software: Software, window: int | None
+) -> Attention | LatentAttention:
+    mla: Json = model.other("mla")
+    heads = _known(model.heads)
+    if mla:
+        return LatentAttention(
+            heads=heads,
+            q_latent=mla["q_lora"],
+            kv_latent=mla["kv_lora"],
+            nope_dim=mla["qk_nope"],
+            rope_dim=mla["qk_rope"],
+            value_dim=mla["v_head"],
+        )
+    classic = model.type == "gpt"
+    return Attention(
+        heads=heads,
+        kv_heads=model.kv_heads or heads,
+        head_dim=model.head_dim or _known(model.hidden) // heads,
+        window=window,
+        qkv_bias=classic and software.classic,
+        out_bias=classic and software.classic,
+        sinks=window is not None or "gpt-oss" in model.name.lower(),
+        rotary=not classic,
+    )
+
+
+def _mlp(model: ModelFacts, software: Software, *, dense: bool) -> Mlp | Experts:
+    gated = model.type != "gpt" if model.gated is None else model.gated
+    wide = model.ffn or model.moe_ffn
+    if dense:
+        bias = model.type == "gpt" and software.classic
+        return Mlp(width=_known(wide), gated=gated, bias=bias)
+    return Experts(
+        count=_num_experts(model),
+        top_k=max(model.top_k or 1, 1),
+        width=_known(model.moe_ffn or wide),
+        shared_width=max(model.shared_ffn or 0, 0),
+        gated=gated,
+    )

@@ -1,0 +1,115 @@
+"""Which trainer of ours a row's software is, and what is known of its generation.
+
+A generation is not a trainer: the same Megatron fused its attention in 2023. What a row's software does differently is
+kept as facts beside the trainer, so that the cost model can be taught them.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias
+
+from planner.calibrate.runs import Run
+from planner.trainers.fsdp import FSDP
+from planner.trainers.megatron import MEGATRON
+from planner.trainers.mindspore import MINDSPORE
+from planner.trainers.torchtitan import TORCHTITAN
+from planner.trainers.trainer import Trainer
+
+Kernel: TypeAlias = Literal["unfused", "flash-1", "flash-2", "cudnn", "xla", "ascend"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Software:
+    """A family of programs as far as prices depend on it."""
+
+    name: str
+    trainer: Trainer
+    attention: Kernel
+    """Generation of the attention kernel."""
+    classic: bool = False
+    """GPT as Megatron builds it: biases, learned positions, norms with biases."""
+    dropout: bool = False
+    sequence_parallel: bool = True
+    """Whether tp ranks share the stream where the row does not say."""
+    per_chip_batch: bool = False
+    """Batches are stated for a chip and run in one pass, whatever tp is: nothing is accumulated."""
+    guessed: bool = False
+    """Nothing known has this name."""
+
+    @property
+    def fused(self) -> bool:
+        return self.attention != "unfused"
+
+
+_MEGATRON = Software(name="megatron-core", trainer=MEGATRON, attention="cudnn", classic=True)
+_OLD = Software(
+    name="megatron-2021",
+    trainer=MEGATRON,
+    attention="unfused",
+    classic=True,
+    dropout=True,
+    sequence_parallel=False,
+)
+_XLA = Software(name="jax", trainer=TORCHTITAN, attention="xla", per_chip_batch=True)
+_ALPA = replace(_OLD, name="alpa", trainer=MEGATRON)
+_ASCEND = Software(name="mindspeed", trainer=MEGATRON, attention="ascend")
+_FSDP = Software(name="fsdp", trainer=FSDP, attention="flash-2", classic=True)
+
+FAMILIES: tuple[tuple[str, Software], ...] = (
+    (r"foundry", Software(name="foundry", trainer=FSDP, attention="flash-2")),
+    (r"torchtitan", Software(name="torchtitan", trainer=TORCHTITAN, attention="flash-2")),
+    (r"mindformers|mindspore", Software(name="mindspore", trainer=MINDSPORE, attention="ascend")),
+    (r"mindspeed|modellink", _ASCEND),
+    (r"ascendspeed|\(ascend\)", replace(_ASCEND, name="ascendspeed")),
+    (r"maxtext|paxml|pax |levanter|jax \(t5x", _XLA),
+    (r"alpa.*(data_parallel|zero_)", replace(_ALPA, name="alpa-dp", trainer=FSDP)),
+    (r"alpa", _ALPA),
+    (r"internevo", Software(name="internevo", trainer=MEGATRON, attention="flash-2")),
+    (r"aa-scaling", Software(name="aleph", trainer=MEGATRON, attention="flash-2")),
+    (
+        r"sail-sg.*flash",
+        replace(_MEGATRON, name="megatron-2023", attention="flash-2", dropout=True),
+    ),
+    (r"sail-sg", replace(_OLD, name="megatron-2023", sequence_parallel=True)),
+    (r"megascale|megatron-llama", replace(_MEGATRON, name="megatron-2023", attention="flash-2")),
+    (r"deepspeed.*(zero-[23]|hf)", replace(_FSDP, name="deepspeed")),
+    (
+        r"megatron-deepspeed|deepspeed \+ megatron|gpt-neox",
+        replace(_OLD, name="megatron-deepspeed"),
+    ),
+    (r"megatron-lm \((2020|jan 2021)\)|ptd-p|^megatron$", _OLD),
+    (r"flash-attention training", replace(_FSDP, name="flash-attention")),
+    (r"without flashattention", replace(_FSDP, name="plain-torch", attention="unfused")),
+    (r"bridge|nemo|primus|megatron-core|transformerengine|megatron-lm|megatron", _MEGATRON),
+    (r"fsdp|deepspeed|laer|flex|habana|bmtrain|pytorch", _FSDP),
+)
+"""First match wins; patterns on the framework in small letters."""
+_KERNELS: tuple[tuple[str, Kernel], ...] = (
+    (r"flash_attention2|flashattention-2", "flash-2"),
+    (r"flash", "flash-1"),
+    (r"fused|torch|unfused", "unfused"),
+)
+_UNFUSED_NOTES = re.compile(
+    r"no --use-flash-attn|flash attention false|no flash attention|without flash"
+)
+_OLD_SOURCES = re.compile(r"Korthikanti|Narayanan|Smith et al")
+
+
+def software_of(run: Run) -> Software:
+    """The family of a row's software, with what the row itself says about attention."""
+    framework = (run.parallel.framework or "").lower()
+    found = next((s for pattern, s in FAMILIES if re.search(pattern, framework)), None)
+    if found is None:
+        guess = FSDP if run.parallel.zero == 3 else MEGATRON
+        found = replace(_MEGATRON, name="unknown", trainer=guess, guessed=True)
+    if found.trainer is MEGATRON and _OLD_SOURCES.search(run.source):
+        found = replace(_OLD, name="megatron-2021")
+        if "Korthikanti" in run.source:
+            found = replace(found, name="megatron-2022")
+    kernel = str(run.parallel.other("kernel") or "").lower()
+    stated = next((k for pattern, k in _KERNELS if kernel and re.search(pattern, kernel)), None)
+    if stated is None and _UNFUSED_NOTES.search(run.remarks):
+        stated = "unfused"
+    return found if stated is None else replace(found, attention=stated)
