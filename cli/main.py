@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from cli import exits
+from cli.evaluate import evaluate
 from cli.list import list_names
 from cli.plan import plan
 from cli.price import price
@@ -34,6 +35,7 @@ app = typer.Typer(
 )
 app.command("plan")(plan)
 app.command("price")(price)
+app.command("evaluate")(evaluate)
 app.command("list")(list_names)
 app.command("show")(show)
 app.command("schema")(schema)

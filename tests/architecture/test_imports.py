@@ -30,13 +30,13 @@ ALLOWED: dict[str, set[str]] = {
     "question": ASKED | {"search"},
     "known": ASKED,
     "api": ASKED | {"cost", "search", "question", "known"},
-    "cli": BOTTOM | {"api", "plan", "report", "export"},
+    "cli": BOTTOM | {"api", "plan", "report", "export", "calibrate"},
 }
 HEAVY = {"torch", "onnx", "plotly", "pandas", "matplotlib", "ortools"}
 """Only inside functions, everywhere."""
 SLOW_START = HEAVY | {"numpy", "scipy", "pydantic", "rich", "ruamel", "planner"}
 """Only inside functions, in what the command line loads for ``--help``."""
-STARTED = {"main", "options", "exits", "plan", "price", "list", "show", "schema"}
+STARTED = {"main", "options", "exits", "plan", "price", "evaluate", "list", "show", "schema"}
 
 Edge = tuple[str, str, bool]
 

@@ -1,0 +1,244 @@
+"""Rows of measured runs become tasks: what they state is pinned, what they leave open is told."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from planner.calibrate.networks import inter_rate, intra_rate
+from planner.calibrate.readings import fits, memory_gib, step_seconds
+from planner.calibrate.row_task import case_of
+from planner.calibrate.runs import Run, read_runs
+from planner.calibrate.shapes import NotPricedError
+from planner.calibrate.software import software_of
+from planner.errors import PlannerError
+from planner.graph.architecture import Attention
+
+ROW: dict[str, Any] = {
+    "id": "one",
+    "group": "g",
+    "quality": "A",
+    "complete": True,
+    "model": {
+        "name": "Llama-3 8B", "type": "llama", "layers": 32, "hidden": 4096, "heads": 32, "kv_heads": 8,
+        "head_dim": 128, "ffn": 14336, "gated": True, "vocab": 128256, "seq": 8192,
+    },
+    "hardware": {
+        "chip_key": "h100-sxm-80gb", "num_chips": 16, "chips_per_node": 8,
+        "intra": "NVLink4 900GB/s bidir per GPU (NVSwitch)", "inter": "4x 200Gb/s RDMA per node",
+    },
+    "parallel": {
+        "dp": 4, "tp": 2, "pp": 2, "micro_batch": 1.0, "global_batch": 128, "precision": "bf16",
+        "framework": "NeMo/Megatron-Core",
+    },
+    "measured": {"step_time_s": 5.0, "tflops_per_chip": 400.0},
+}  # fmt: skip
+
+
+def run(**parts: dict[str, Any]) -> Run:
+    row = copy.deepcopy(ROW)
+    for key, values in parts.items():
+        row[key] = row[key] | values if isinstance(values, dict) else values
+    return Run.model_validate(row)
+
+
+def test_what_is_stated_is_pinned() -> None:
+    case = case_of(run())
+    assert [int(getattr(case.layout, key)[0]) for key in ("dp", "tp", "pp")] == [4, 2, 2]
+    assert case.task.trainer.name == "megatron"
+    assert case.task.recipe.global_batch == 128
+    assert case.num_params == pytest.approx(8.03e9, rel=0.01)
+    assert not case.broken
+
+
+def test_what_is_open_is_told() -> None:
+    assumed = case_of(run()).assumed
+    assert set(assumed) == {"cp 1", "vpp 1", "sp on", "zero 1", "recompute none"}
+
+
+def test_network_is_the_rows_own() -> None:
+    levels = case_of(run()).task.cluster.levels
+    assert levels[0].bandwidth == 450e9
+    assert levels[-1].bandwidth == 4 * 25e9 / 8
+
+
+@pytest.mark.parametrize(
+    ("text", "per", "rate"),
+    [
+        ("8x HDR InfiniBand 200Gb/s per node (Selene)", 8, 25e9),
+        ("RoCE 1600 Gb/s per node (8x200)", 8, 25e9),
+        ("25 Gb/s per node", 8, 25e9 / 64),
+        ("10 Gb/s (p3.8xlarge)", 4, 10e9 / 32),
+        ("IB 400Gb/s per GPU across racks (not printed); NVL72 inside", 4, 50e9),
+        ("4x 100Gb/s RoCE per node (400 Gb/s per node)", 8, 6.25e9),
+        ("AWS p5.48xlarge, EFA 3200 Gb/s per node", 8, 50e9),
+        ("InfiniBand 8x50 GB/s per node", 8, 50e9),
+        ("4x Omni-Path links per node (100 Gb/s each; \"OPA\", Jean Zay)", 8, 6.25e9),
+        ("Storage: 2x ConnectX-7 IB NDR 400Gb/s, Compute: 8x ConnectX-7 IB NDR 400Gb/s, Management: 100Gb/s", 8, 50e9),
+        ("4x ConnectX-8 IB XDR 800 Gb/s", 4, 100e9),
+        ("4x HDR InfiniBand per node = 800 Gb/s per node (from config inter_node_bandwidth=800)", 8, 12.5e9),
+        ("not printed", 8, None),
+        ("single node", 8, None),
+        ("DCN between slices", 4, None),
+        (None, 8, None),
+    ],
+)  # fmt: skip
+def test_rates_between_nodes(text: str | None, per: int, rate: float | None) -> None:
+    found = inter_rate(text, per)
+    assert found == (None if rate is None else pytest.approx(rate))
+
+
+def test_rates_inside_nodes() -> None:
+    assert intra_rate("NVLINK Gen5 1800 GB/s + NVSWITCH Gen5") == 900e9
+    assert intra_rate("PCIe, g4dn.12xlarge (AMP models 50 Gb/s intra)") == 6.25e9
+    assert intra_rate("ICI torus") is None
+
+
+@pytest.mark.parametrize(
+    ("parts", "reason"),
+    [
+        ({"model": {"type": "bert"}}, "unsupported model: bert"),
+        ({"model": {"vocab": None}}, "missing fact: model vocab"),
+        ({"model": {"name": "Llama-2 70B LoRA r16"}}, "LoRA"),
+        ({"hardware": {"chip_key": "abacus"}}, "unsupported chip: abacus"),
+        ({"hardware": {"num_chips": None}}, "missing fact: number of chips"),
+        (
+            {"hardware": {"chip_key": "a100-sxm-80gb"}, "parallel": {"precision": "fp8"}},
+            "precision",
+        ),
+        ({"parallel": {"dp": None, "tp": None, "pp": None}}, "how the model was divided"),
+        ({"parallel": {"dp": 3}}, "is not 16 chips"),
+        ({"parallel": {"global_batch": None}}, "global batch of a pipeline"),
+        ({"parallel": {"micro_batch": 0.5}}, "no number of sequences"),
+        ({"parallel": {"global_batch": 2}}, "does not reach 4 data ranks"),
+    ],
+)
+def test_rows_that_cannot_be_priced(parts: dict[str, Any], reason: str) -> None:
+    with pytest.raises(NotPricedError, match=reason):
+        case_of(run(**parts))
+
+
+@pytest.mark.parametrize(
+    ("framework", "trainer", "fused"),
+    [
+        ("NeMo 2.0 / Megatron-Core", "megatron", True),
+        ("Megatron-DeepSpeed", "megatron", False),
+        ("Megatron-LM (sail-sg fork), FlashAttention", "megatron", True),
+        ("Megatron-LM (sail-sg fork)", "megatron", False),
+        ("llm-foundry/Composer PyTorch FSDP", "fsdp", True),
+        ("DeepSpeed 0.19 ZeRO-3 + HF + Liger", "fsdp", True),
+        ("torchtitan (FSDP2)", "torchtitan", True),
+        ("MaxText (JAX)", "torchtitan", True),
+        ("MindSpore MindFormers", "mindspore", True),
+        ("MindSpeed-LLM (Megatron-Core)", "megatron", True),
+        ("Alpa (JAX) zero_2", "fsdp", False),
+        ("DeepSpeed + Megatron-LM v1.1.5 (3D)", "megatron", False),
+    ],
+)
+def test_software(framework: str, trainer: str, fused: bool) -> None:
+    found = software_of(run(parallel={"framework": framework}))
+    assert (found.trainer.name, found.fused) == (trainer, fused)
+
+
+def test_the_row_knows_its_attention_best() -> None:
+    kernel = {"framework": "AA-Scaling (Aleph Alpha, Megatron-style)", "kernel": "torch"}
+    assert software_of(run(parallel=kernel)).attention == "unfused"
+    kernel["kernel"] = "flash_attentionv1.0.8"
+    assert software_of(run(parallel=kernel)).attention == "flash-1"
+
+
+def test_classic_gpt_and_bloom() -> None:
+    old = {"framework": "Megatron-DeepSpeed", "precision": "fp16"}
+    shape = {"type": "gpt", "gated": False, "tied_embeddings": True, "kv_heads": 32}
+    arch = case_of(run(model=shape, parallel=old)).task.model
+    assert not case_of(run(model=shape, parallel=old)).task.recipe.fused_attention
+    bloom = case_of(run(model=shape | {"name": "BLOOM"}, parallel=old)).task.model
+    assert bloom.num_params < arch.num_params, "ALiBi has no table of positions"
+
+
+def test_windows_and_dense_layers_alternate_or_lead() -> None:
+    from planner.calibrate.shapes import architecture
+
+    moe = {"type": "moe", "layers": 4, "experts": 8, "top_k": 2, "moe_ffn": 512, "dense_layers": 1}
+    sparse = run(model=moe)
+    assert architecture(sparse, software_of(sparse)).layers == (0, 1, 1, 1)
+    half = run(model=moe | {"dense_layers": 2, "window": {"size": 128, "every": 2}})
+    arch = architecture(half, software_of(half))
+    assert arch.layers == (0, 1, 0, 1)
+    windows = [
+        kind.attention.window for kind in arch.kinds if isinstance(kind.attention, Attention)
+    ]
+    assert windows == [128, None]
+
+
+def test_jax_runs_its_batch_in_one_pass() -> None:
+    jax = {
+        "framework": "MaxText (JAX)",
+        "zero": 3,
+        "pp": 1,
+        "dp": 8,
+        "micro_batch": 1,
+        "global_batch": 16,
+    }
+    case = case_of(run(parallel=jax))
+    assert int(case.layout.micro_batch[0]) == 2
+
+
+def test_interleaving_that_the_batch_cannot_fill() -> None:
+    case = case_of(run(parallel={"vpp": 4, "global_batch": 12}))
+    assert int(case.layout.vpp[0]) == 1
+    assert any(text.startswith("vpp 1, as 3 micro-batches") for text in case.assumed)
+
+
+def test_times_come_before_printed_rates() -> None:
+    assert step_seconds(run()) == (5.0, "step_time_s")
+    rate = {"step_time_s": None, "tokens_per_s_per_chip": 8192.0}
+    assert step_seconds(run(measured=rate)) == (8.0, "tokens_per_s_per_chip")
+    assert step_seconds(run(measured={"step_time_s": None, "samples_per_s": 64})) == (
+        2.0,
+        "samples_per_s",
+    )
+    assert step_seconds(run(measured={"step_time_s": None})) == (None, "")
+
+
+def test_memory_readings() -> None:
+    assert memory_gib(run(measured={"mem_gib_per_chip": 60})) == (60.0, "allocated")
+    decimal = run(measured={"mem_gib_per_chip": 60}, notes="the field holds decimal GB; likely")
+    assert memory_gib(decimal)[0] == pytest.approx(55.88, abs=0.01)
+    formula = run(measured={"oom": True}, notes="VETTING (drop (memory as a measurement), x)")
+    assert fits(formula) is None
+    assert fits(run(measured={"oom": True})) is False
+
+
+def test_lines_that_are_no_runs(tmp_path: Path) -> None:
+    wrong = copy.deepcopy(ROW) | {"id": "two"}
+    wrong["model"]["layers"] = "many"
+    lines = [json.dumps(ROW), "", "{", json.dumps(wrong), json.dumps(ROW), json.dumps({"id": "x"})]
+    path = tmp_path / "runs.jsonl"
+    path.write_text("\n".join(lines))
+    with pytest.raises(PlannerError) as caught:
+        read_runs(path)
+    places = [fault.where.rpartition(":")[2] for fault in caught.value.faults]
+    assert places == ["3", "4", "5", "6"]
+    texts = [fault.what for fault in caught.value.faults]
+    assert "not JSON" in texts[0]
+    assert texts[1].startswith("model.layers 'many': it should be")
+    assert "given twice (first on line 1)" in texts[2]
+    assert {fault.code for fault in caught.value.faults} == {"F02"}
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(PlannerError, match="cannot read"):
+        read_runs(tmp_path / "none.jsonl")
+    broken = tmp_path / "runs.jsonl.gz"
+    broken.write_bytes(b"no gzip")
+    with pytest.raises(PlannerError, match="cannot read"):
+        read_runs(broken)
+    empty = tmp_path / "empty.jsonl"
+    empty.write_text("\n")
+    with pytest.raises(PlannerError, match="no runs"):
+        read_runs(empty)
