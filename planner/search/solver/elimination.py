@@ -8,6 +8,7 @@ Source: Bertele and Brioschi, Nonserial Dynamic Programming (1972); min-fill ord
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -52,24 +53,32 @@ def order(
     for i, j in edges:
         near[i].add(j)
         near[j].add(i)
-    keys = {
-        v: _key(v, near, sizes) for v in range(len(sizes)) if most is None or len(near[v]) <= most
-    }
+    keys: list[tuple[int, float] | None] = [None] * len(near)
+    heap: list[tuple[tuple[int, float], int]] = []
+
+    def rank(v: int) -> None:
+        keys[v] = key = _key(v, near, sizes) if most is None or len(near[v]) <= most else None
+        if key is not None:
+            heapq.heappush(heap, (key, v))
+
+    for v in range(len(near)):
+        rank(v)
     out: list[int] = []
-    while keys:
-        v = min(keys, key=lambda u: (keys[u], u))
-        del keys[v]
+    gone = [False] * len(near)
+    while heap:
+        key, v = heapq.heappop(heap)
+        if gone[v] or keys[v] != key:
+            continue
+        gone[v] = True
         out.append(v)
         around = near[v]
         for u in around:
             near[u].discard(v)
             near[u] |= around - {u}
-        touched = set(around).union(*(near[u] for u in around)) if len(around) > 1 else set(around)
-        for u in touched:
-            if most is None or len(near[u]) <= most:
-                keys[u] = _key(u, near, sizes)
-            else:
-                keys.pop(u, None)
+        # fill changes only for the neighbours and for nodes that see two of them
+        seen = set().union(*(near[u] for u in around)) if len(around) > 1 else set()
+        for u in sorted(around | seen):
+            rank(u)
         near[v] = set()
     return out
 
