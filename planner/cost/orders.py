@@ -51,18 +51,47 @@ class Orders:
     """Micro-batch; same shape."""
 
 
-def order(schedule: Schedule, p: int, m: int, v: int = 1) -> Orders:
+def group_size(p: int | IntArray, m: int | IntArray) -> IntArray:
+    """Micro-batches that interleaving runs through a chunk before the next chunk: p, where that comes out even.
+
+    Else the least number above p that divides the micro-batches, so that rounds are equal; all of them where there are
+    fewer than p.
+
+    Shapes:
+        All broadcast.
+
+    Source:
+        Megatron-LM (a multiple of p); torch.distributed.pipelining Interleaved1F1B, ``microbatches_per_round``.
+
+    >>> group_size(4, np.array([8, 10, 3])).tolist()
+    [4, 5, 3]
+    """
+    stages, batches = np.broadcast_arrays(np.asarray(p, np.int64), np.asarray(m, np.int64))
+    group = stages.copy()
+    odd = batches % stages != 0
+    base = int(batches.max(initial=0)) + 1
+    codes, index = np.unique(stages[odd] * base + batches[odd], return_inverse=True)
+    pairs = (divmod(code, base) for code in codes.tolist())
+    found = [
+        next(g for g in range(min(low, count), count + 1) if count % g == 0) for low, count in pairs
+    ]
+    group[odd] = np.array(found, np.int64)[index]
+    return group
+
+
+def order(schedule: Schedule, p: int, m: int, v: int = 1, group: int | None = None) -> Orders:
     """The order tables of a schedule.
 
-    Forwards and backwards each have a fixed sequence: micro-batch after micro-batch, and with several chunks p
+    Forwards and backwards each have a fixed sequence: micro-batch after micro-batch, and with several chunks a group of
     micro-batches through a chunk before the next chunk, backwards from the last chunk to the first. A stage runs its
     warm-up of forwards, then one forward and one backward in turn, then the backwards that are left.
 
     Args:
         schedule: GPipe is all warm-up.
         p: stages.
-        m: micro-batches of a step; a multiple of p when interleaved.
+        m: micro-batches of a step; a multiple of the group when interleaved.
         v: chunks a stage; 1 unless interleaved.
+        group: micro-batches in a group, see :func:`group_size`; p unless said otherwise.
 
     Shapes:
         Tables of (p, 2 m v).
@@ -75,10 +104,11 @@ def order(schedule: Schedule, p: int, m: int, v: int = 1) -> Orders:
     """
     if min(p, m, v) < 1 or (v > 1 and schedule != Schedule.INTERLEAVED):
         raise ValueError(f"{schedule.label} has no order for {p=}, {m=}, {v=}")
-    if schedule == Schedule.INTERLEAVED and m % p:
-        raise ValueError(f"interleaved needs a multiple of {p} micro-batches, not {m}")
+    group = group or p
+    if schedule == Schedule.INTERLEAVED and m % group:
+        raise ValueError(f"interleaved needs a multiple of {group} micro-batches, not {m}")
     number, stage = np.arange(m * v), np.arange(p)[:, None]
-    warm = np.asarray(warmup(schedule, p, m, v, stage))
+    warm = np.asarray(_warmup(schedule, p, m, v, stage, group))
     shape = (p, 2 * m * v)
     kind, position = np.empty(shape, np.int64), np.empty(shape, np.int64)
     for which, column in (
@@ -87,9 +117,9 @@ def order(schedule: Schedule, p: int, m: int, v: int = 1) -> Orders:
     ):
         np.put_along_axis(kind, column, which, axis=1)
         np.put_along_axis(position, column, number[None, :], axis=1)
-    depth = position % (p * v) // p
+    depth = position % (group * v) // group
     chunk = np.where(kind == FORWARD, depth, v - 1 - depth) if v > 1 else np.zeros_like(kind)
-    microbatch = position // (p * v) * p + position % p if v > 1 else position
+    microbatch = position // (group * v) * group + position % group if v > 1 else position
     return Orders(kind, chunk, microbatch)
 
 
@@ -113,10 +143,22 @@ def warmup(
         All broadcast.
 
     Source:
-        Megatron-LM ``get_pp_rank_microbatches``.
+        Megatron-LM ``get_pp_rank_microbatches``; torch.distributed.pipelining Interleaved1F1B.
     """
+    grouped = np.where(np.equal(schedule, Schedule.INTERLEAVED), m, p)
+    return _warmup(schedule, p, m, v, stage, group_size(p, grouped))
+
+
+def _warmup(
+    schedule: int | IntArray,
+    p: int | IntArray,
+    m: int | IntArray,
+    v: int | IntArray,
+    stage: int | IntArray,
+    group: int | IntArray,
+) -> IntArray:
     behind = np.subtract(p, stage) - 1
-    interleaved = 2 * behind + np.multiply(np.subtract(v, 1), p)
+    interleaved = 2 * behind + np.multiply(np.subtract(v, 1), group)
     chosen = np.select(
         [np.equal(schedule, Schedule.GPIPE), np.equal(schedule, Schedule.ONE_F_ONE_B)],
         [np.multiply(m, v), behind],

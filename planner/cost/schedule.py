@@ -14,7 +14,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from planner.cost.orders import FORWARD, Orders, Schedule, order, warmup
+from planner.cost.orders import FORWARD, Orders, Schedule, group_size, order, warmup
 from planner.units import Array, IntArray, Number
 
 
@@ -53,7 +53,9 @@ class Timing:
 
 
 @lru_cache(maxsize=64)
-def compile_schedule(schedule: Schedule, p: int, m: int, v: int = 1) -> Program:
+def compile_schedule(
+    schedule: Schedule, p: int, m: int, v: int = 1, group: int | None = None
+) -> Program:
     """Numbers the operations of a schedule by dependency level, by executing it in steps of equal length.
 
     Args:
@@ -61,11 +63,12 @@ def compile_schedule(schedule: Schedule, p: int, m: int, v: int = 1) -> Program:
         p: stages.
         m: micro-batches.
         v: chunks a stage.
+        group: micro-batches that go through a chunk before the next, p unless said otherwise.
 
     Raises:
         ValueError: the schedule does not exist for these numbers, or its order deadlocks.
     """
-    orders = order(schedule, p, m, v)
+    orders = order(schedule, p, m, v, group)
     producer, hop = _data_edges(orders, v, m)
     size = orders.kind.size
     waves = _waves(producer.reshape(p, -1))
@@ -223,7 +226,7 @@ def lower_bound(
     Args:
         schedule: code of the :class:`Schedule`.
         p: stages.
-        m: micro-batches; a multiple of p when interleaved.
+        m: micro-batches.
         v: chunks a stage.
         forward: F, one micro-batch through the whole model.
         backward: B, the same backwards.
@@ -242,7 +245,8 @@ def lower_bound(
     hop = np.multiply(send, p > 1)
     gpipe = np.add(forward, backward) * (1 + (m - 1) / p) + 2 * (p - 1) * hop
     alternating = _alternating_bound(p, m, forward, backward) + 2 * (p - 1) * hop
-    interleaved = _interleaved_bound(p, m, v, forward, backward, (p * v - 1) * hop)
+    whole = group_size(p, np.where(np.equal(schedule, Schedule.INTERLEAVED), m, p))
+    interleaved = _interleaved_bound((p, m, v), whole, forward, backward, (p * v - 1) * hop)
     kinds = [np.equal(schedule, Schedule.GPIPE), np.equal(schedule, Schedule.ONE_F_ONE_B)]
     return np.asarray(np.select(kinds, [gpipe, alternating], interleaved), np.float64)
 
@@ -268,26 +272,40 @@ def _alternating_bound(p: IntArray, m: IntArray, forward: Number, backward: Numb
 
 
 def _interleaved_bound(
-    p: IntArray, m: IntArray, v: IntArray, forward: Number, backward: Number, sends: Number
+    shape: tuple[IntArray, IntArray, IntArray],
+    group: IntArray,
+    forward: Number,
+    backward: Number,
+    sends: Number,
 ) -> Array:
-    """The bound of the interleaved schedule, with ``sends`` the delays of one pass through the model.
+    """The bound of the interleaved schedule (p, m, v), with ``sends`` the delays of one pass through the model.
 
     First family: micro-batch 0 through the chunks before c, and in chunk c down to stage i; all that i executes up to
     the last micro-batch's backward of chunk d, which comes after all forwards because the warm-up is at least
-    (v-1) p; that micro-batch to the end. Let c and d be uniform, i have probability y_i, Y_j be the sum of y
-    after j and k = (v-1)/v. At stage j the least coefficient over chunks is m y_j + Y_j/v - max(0, k (p y_j - 1)). With
-    y_j = 1/p + e (j - (p-1)/2), Y_j >= (p-1-j)/p; so at e = 2/(p v (2m - k p)) all coefficients are at least
-    m/p + (p-1)/(p v) (m - k p)/(2m - k p), reached at the first and the last stage.
+    (v-1) g, with g micro-batches in a group; that micro-batch to the end. Let c and d be uniform, i have probability
+    y_i, Y_j be the sum of y after j and k = (v-1)/v. At stage j the least coefficient over chunks is
+    m y_j + Y_j/v + min(0, k (1 - g y_j)). With y_j = 1/p + 2 e (j - (p-1)/2) / (p-1) and 0 <= e <= 1/p, so that
+    Y_j >= (p-1-j)/p, both parts of the minimum are linear in j and least at the first or the last stage. Any e is
+    right; where g = p, e = L / (2m - k p) with L = (p-1)/(p v) gives the most, m/p + L (m - k p)/(2m - k p).
 
     Second family: micro-batch 0 forwards through everything; then only backwards: micro-batch 0 through the chunks
     after c, and in chunk c up to stage i; all backwards of i up to the last micro-batch's of chunk c; that one to the
-    end. With i and c uniform every b has the coefficient m/p + (p-1)/(p v). Or forwards and backwards exchanged.
+    end. With i and c uniform every b has the coefficient m/p + k (1 - g/p) + L. Or forwards and backwards exchanged.
+
+    Third: the first micro-batch forwards and backwards.
     """
-    total, lead = np.add(forward, backward), (p - 1) / (p * v)
-    spare = np.maximum(m - (v - 1) / v * p, 0)
-    both = total * (m / p + lead * spare / (spare + m)) + sends
-    single = total + np.maximum(forward, backward) * (m / p + lead - 1) + np.multiply(2, sends)
-    return np.asarray(np.maximum(both, single), np.float64)
+    p, m, v = shape
+    total, lead, k = np.add(forward, backward), (p - 1) / (p * v), (v - 1) / v
+    odd = k * (1 - group / p)
+    e = np.clip((lead - odd) / np.maximum(2 * m - k * group, 1), 0, 1 / p)
+    first, last = m / p - m * e + lead, m / p + odd + (m - k * group) * e
+    others = m / p + m * e, m / p + odd - (m - k * group) * e + lead
+    least = np.minimum(np.minimum(first, last), np.minimum(*others))
+    both = total * least + sends
+    single = total + np.maximum(forward, backward) * (m / p + odd + lead - 1)
+    return np.asarray(
+        np.maximum(both, np.maximum(single, total) + np.multiply(2, sends)), np.float64
+    )
 
 
 def stage_bound(
@@ -297,7 +315,7 @@ def stage_bound(
 
     Args:
         schedule: the schedule of all candidates.
-        m: micro-batches; a multiple of the stages when interleaved.
+        m: micro-batches.
         forward: time of each stage's chunk for one micro-batch.
         backward: the same backwards.
         send: as in :func:`simulate`.
@@ -322,8 +340,9 @@ def stage_bound(
         return np.asarray(phases[0] + phases[1] + 2 * hops[..., :-1].sum(-1), np.float64)
     rows = repeats[..., None]
     first = np.minimum(warmup(schedule, p, rows, v, np.arange(p)) + 1, rows * v)
-    rounds, rest = np.divmod(first[..., None], p * v)
-    counts = rounds * p + np.clip(rest - np.arange(v) * p, 0, p)
+    group = group_size(p, rows)[..., None] if schedule == Schedule.INTERLEAVED else np.asarray(p)
+    rounds, rest = np.divmod(first[..., None], group * v)
+    counts = rounds * group + np.clip(rest - np.arange(v) * group, 0, group)
     lead, arrival = _turn(forward, backward, hops, counts)
     tail, departure = _turn(backward, forward, hops, counts)
     apart = np.maximum(arrival + tail, lead + departure)
