@@ -140,6 +140,8 @@ def operator_cost(s: Setting, block: Block, op: Operator, split: Split) -> Opera
         groups, m, n, k = matmul_shape(s, block, op, split)
         narrow = precision if op.weights else ("bf16" if precision == "fp8" else precision)
         forward = kernels.matmul(chip, narrow, groups, m, n, k, size)
+        if op.view == "expert":
+            forward = forward * kernels.grouped_slowdown(m)
         backward = op.backward * forward * kernels.BACKWARD_MATMUL
     elif op.kind == "attention":
         forward = _attention_seconds(s, block, split, flops)
@@ -164,7 +166,9 @@ def _attention_seconds(s: Setting, block: Block, split: Split, flops: Array) -> 
     pieces = np.where(steps > 1, s.task.trainer.ring_chunks * steps, 1.0)
     keys = s.local(block, "keys", tuple(a for a, d in split.items() if d == "keys")) / pieces
     chip, precision = s.task.cluster.chip, s.task.recipe.precision
-    one = kernels.attention(chip, precision, flops, keys, block.sizes["head_dim"])
+    one = kernels.attention(
+        chip, precision, flops, keys, block.sizes["head_dim"], s.task.trainer.kernel
+    )
     return one + (pieces - 1.0) * chip.matmul_latency
 
 

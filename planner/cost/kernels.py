@@ -14,6 +14,19 @@ BACKWARD_MATMUL = 1 / 0.91
 in SimuMax's measured products."""
 BACKWARD_ATTENTION = 1 / 0.81
 """Time a FLOP of attention's backward pass over its forward pass. Source: FlashAttention figures, .81 to .9."""
+SHORT_SUM = 64.0
+"""Length of sums at which a product runs at half its rate: ``k / (k + 64)``. Source: row slices of 8k-token products,
+k = 512 at 0.78 to 0.84 and k = 1024 at 0.88 to 0.93 of the rate at k = 4096 (A100, H100)."""
+FEW_ROWS = 150.0
+"""Rows of an expert at which a grouped product runs at half its rate. Source: grouped products of H100, 0.17 of peak at
+64 rows, 0.49 at 256, 0.61 at 512, 0.64 to 0.8 beyond."""
+ATTENTION_KERNELS: dict[str, dict[str, float]] = {
+    "best": {},
+    "flash-2": {"hopper": 0.62, "blackwell": 0.62},
+    "flash-1": {"ampere": 0.62, "hopper": 0.34, "blackwell": 0.34},
+}
+"""Rate of a kernel generation over the best of each chip family; 1 where it is the best there. Source: fit on published
+training runs; forward and backward at 0.33 of peak on A100 (FlashAttention-2), 0.185 on H100 (FlashAttention-1)."""
 CAST_BYTES = 4.5
 """Bytes moved for every element of a product's input that is quantised to fp8 (read, write, transpose).
 Source: fit on fp8 against bf16 runs, 1.5 × 3 bytes."""
@@ -27,7 +40,7 @@ def matmul(
     """Seconds of ``groups`` products of (m, k) by (k, n).
 
     ``t = t0 + ((F / (P e))^p + (Q / (B e_m))^p)^(1/p)`` with F counting m in whole tiles: compute and memory overlap,
-    more sharply the larger p.
+    more sharply the larger p. Short sums run slower, ``e k / (k + 64)``.
 
     Args:
         chip: the chip; its ``matmul_*`` numbers.
@@ -43,9 +56,8 @@ def matmul(
     Source: fit of this form to 10-36 thousand measured shapes on eleven chips, median error 4-8 %.
     """
     rows = np.ceil(np.asarray(m, dtype=np.float64) / TILE) * TILE
-    compute = (
-        2.0 * groups * rows * n * k / (chip.peak_for(precision) * chip.efficiency_for(precision))
-    )
+    rate = chip.peak_for(precision) * chip.efficiency_for(precision)
+    compute = 2.0 * groups * rows * n * (np.asarray(k) + SHORT_SUM) / rate
     cast = CAST_BYTES * groups * m * np.asarray(k) if precision == "fp8" else 0.0
     stream = np.asarray(size, dtype=np.float64) / (chip.memory_bandwidth * chip.memory_efficiency)
     p = chip.matmul_sharpness
@@ -54,7 +66,25 @@ def matmul(
     return np.asarray(chip.matmul_latency + joint + stream_seconds(chip, cast))
 
 
-def attention(chip: Chip, precision: str, flops: Number, keys: Number, head_dim: Number) -> Array:
+def grouped_slowdown(rows: Number) -> Array:
+    """By how much the products of many experts are slower than one product of the same size.
+
+    Args:
+        rows: tokens of each expert.
+
+    Source: see ``FEW_ROWS``.
+    """
+    return np.asarray(1.0 + FEW_ROWS / np.maximum(np.asarray(rows, dtype=np.float64), 1.0))
+
+
+def attention(
+    chip: Chip,
+    precision: str,
+    flops: Number,
+    keys: Number,
+    head_dim: Number,
+    kernel: str = "best",
+) -> Array:
     """Seconds of fused attention forwards.
 
     The rate falls for short sequences as ``1 / (1 + 128 / S)`` and with small heads as ``D / (D + 36)``, relative to
@@ -66,6 +96,7 @@ def attention(chip: Chip, precision: str, flops: Number, keys: Number, head_dim:
         flops: FLOPs that the mask leaves.
         keys: length of the sums over keys.
         head_dim: head size.
+        kernel: generation of the kernel, of ``ATTENTION_KERNELS``.
 
     Units: seconds.
 
@@ -74,7 +105,8 @@ def attention(chip: Chip, precision: str, flops: Number, keys: Number, head_dim:
     wide = "bf16" if precision == "fp8" else precision
     head = np.asarray(head_dim, dtype=np.float64)
     shape = (head / (head + 36.0)) * ((128.0 + 36.0) / 128.0) / (1.0 + 128.0 / np.asarray(keys))
-    rate = chip.peak_for(wide) * chip.attention_efficiency * shape
+    best = chip.peak_for(wide) * chip.attention_efficiency
+    rate = best * ATTENTION_KERNELS[kernel].get(chip.family, 1.0) * shape
     return np.asarray(chip.matmul_latency + flops / rate)
 
 

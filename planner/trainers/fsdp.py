@@ -26,6 +26,7 @@ FSDP = Trainer(
     uneven_stages=False,
     counts_ends=False,
     ring_chunks=2,
+    kernel="flash-2",
     memory=Memory(
         gradient_bytes=4.0,
         cast_weights=True,

@@ -40,6 +40,7 @@ MEGATRON = Trainer(
     uneven_stages=True,
     counts_ends=True,
     ring_chunks=2,
+    kernel="best",
     memory=Memory(
         gradient_bytes=4.0,
         cast_weights=False,

@@ -37,6 +37,7 @@ MINDSPORE = Trainer(
     uneven_stages=True,
     counts_ends=False,
     ring_chunks=1,
+    kernel="best",
     memory=Memory(
         gradient_bytes=4.0,
         cast_weights=False,

@@ -37,6 +37,7 @@ TORCHTITAN = Trainer(
     uneven_stages=True,
     counts_ends=False,
     ring_chunks=2,
+    kernel="flash-2",
     memory=Memory(
         gradient_bytes=4.0,
         cast_weights=True,

@@ -112,6 +112,8 @@ class Trainer:
     """Embedding and head may count as a layer each where layers are cut into equal virtual chunks."""
     ring_chunks: int
     """Chunks of the sequence a context-parallel rank holds: 2 where causal work is balanced, else 1."""
+    kernel: str
+    """Generation of its fused attention kernel: ``best`` of the chip, ``flash-2`` or ``flash-1``."""
     memory: Memory
     overlap: Overlap
     overhead: Overhead
