@@ -1,8 +1,8 @@
 """Best-bound-first search over the whole space, with a proof.
 
 Every candidate has a proven lower bound on its step, from one pass of array operations. Candidates are priced exactly
-in the order of their bounds until the next bound is no better than the worst of the best: what was not priced cannot
-be better.
+in the order of their bounds until the next bound is worse than the worst of the best: what was not priced can neither
+be better nor tie with it.
 """
 
 from __future__ import annotations
@@ -200,7 +200,7 @@ class _Incumbents:
         """Whether nothing that was not priced can enter the answer."""
         if self.place >= len(self.order):
             return True
-        return self._next() >= self._worst()
+        return not self._may_enter(self.bounded.step[self.order[self.place : self.place + 1]])[0]
 
     def _next(self) -> float:
         return float(self.bounded.step[self.order[self.place]])
@@ -214,7 +214,7 @@ class _Incumbents:
         order = np.argsort(bounds, kind="stable")
         for start in range(0, len(order), SIMULATED):
             some = order[start : start + SIMULATED]
-            some = some[bounds[some] < self._worst()]
+            some = some[self._may_enter(bounds[some])]
             if not len(some):
                 return
             found = exact(priced.take(some))
@@ -222,8 +222,11 @@ class _Incumbents:
             fits = found.memory <= self.task.memory_limit
             self._add(batch[some][fits], found.step[fits], found.memory[fits])
 
-    def _worst(self) -> float:
-        return float(self.step[-1]) if len(self.step) >= self.top else np.inf
+    def _may_enter(self, bounds: Array) -> BoolArray:
+        """Which of these could be among the best: better than the worst of them, or as good and preferred."""
+        if len(self.step) < self.top:
+            return np.ones(len(bounds), dtype=np.bool_)
+        return np.asarray(_digits(bounds) <= _digits(self.step[-1:]))
 
     def _add(self, index: IntArray, step: Array, memory: Array) -> None:
         index = np.concatenate([self.index, index])

@@ -152,7 +152,7 @@ def architectures(draw, most_layers: int = 6) -> Architecture:
 
 
 @st.composite
-def recipes(draw, batches=(1, 2, 3, 4, 6, 8, 12, 16)) -> Recipe:
+def recipes(draw, batches=(1, 2, 3, 4, 5, 6, 8, 12, 16, 60, 96)) -> Recipe:
     return Recipe(
         global_batch=draw(st.sampled_from(batches)),
         seq=draw(st.sampled_from([16, 32, 48, 96, 512, 4096])),

@@ -1,0 +1,193 @@
+"""The search against brute force: exactly the best layouts, in the documented order, whatever things cost."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from planner.candidates import Candidates
+from planner.cost.memory import memory_bound
+from planner.cost.prices import prices, step_bound
+from planner.cost.step import Exact, exact, tight_bound
+from planner.search import engine
+from planner.search.engine import search
+from planner.search.pins import Pins, parse_pins
+from tests.search.problems import (
+    LAYOUT,
+    as_tuples,
+    best_layouts,
+    nine_digits,
+    pins,
+    space_of,
+    tasks,
+)
+
+problems = settings(max_examples=200, deadline=None)
+SLACK = 1e-12
+
+
+def cut(memory: np.ndarray, share: float) -> float:
+    """A limit that about this share of the rows keeps; no row lies on it."""
+    return float(np.quantile(memory, share, method="lower")) * (1 + 1e-9)
+
+
+@given(st.data())
+@problems
+def test_the_search_finds_exactly_the_best_layouts(data):
+    task = data.draw(tasks())
+    rows = space_of(task)
+    if not len(rows):
+        assert search(task, Pins()).best is None
+        return
+    priced = prices(task, rows)
+    costs = exact(priced)
+    _check_bounds(priced, costs)
+    for _ in range(4):
+        texts = data.draw(pins(task))
+        read = parse_pins(texts, task.trainer)
+        kept = rows if not texts else space_of(task, texts)
+        cost = costs if not texts else exact(prices(task, kept))
+        limit = cut(costs.memory, data.draw(st.floats(0, 1)))
+        top = data.draw(st.sampled_from([1, 2, 5, 40]))
+        _check(replace(task, memory_limit=limit), read, top, kept, cost)
+
+
+def _check_bounds(priced, costs):
+    assert (step_bound(priced) <= costs.step * (1 + SLACK)).all()
+    assert (tight_bound(priced) <= costs.step * (1 + SLACK)).all()
+    assert (memory_bound(priced) <= costs.memory * (1 + SLACK)).all()
+
+
+def _check(task, read, top, rows, cost):
+    fits = cost.memory <= task.memory_limit
+    fitting, step = rows.take(fits), cost.step[fits]
+    wanted = best_layouts(fitting, step, top)
+    outcome = search(task, read, top=top)
+    assert len(outcome.space.candidates) == len(rows)
+    assert outcome.fitting >= int(fits.sum())
+    assert not outcome.stopped
+    if not wanted:
+        assert outcome.best is None
+        assert outcome.gap == 0
+        return
+    assert outcome.step == pytest.approx(step[wanted], rel=1e-9)
+    assert outcome.memory == pytest.approx(cost.memory[fits][wanted], rel=1e-9)
+    named = as_tuples(fitting)
+    assert as_tuples(outcome.best.rows) == [named[index] for index in wanted]
+    assert outcome.bound <= outcome.step[0]
+    assert outcome.gap == pytest.approx(0, abs=SLACK)
+
+
+@given(tasks(), st.integers(0, 2**32))
+@settings(max_examples=60, deadline=None)
+def test_a_row_costs_the_same_alone_as_among_many(task, seed):
+    rows = space_of(task)
+    if not len(rows):
+        return
+    together = exact(prices(task, rows))
+    for index in np.random.default_rng(seed).integers(0, len(rows), 3):
+        alone = exact(prices(task, rows.take(np.array([index]))))
+        assert alone.step[0] == pytest.approx(together.step[index], rel=1e-12)
+        assert alone.memory[0] == pytest.approx(together.memory[index], rel=1e-12)
+
+
+def mixed(rows: Candidates, salt: int) -> np.ndarray:
+    """A number for every row that looks random."""
+    total = np.full(len(rows), salt, dtype=np.uint64)
+    for column in as_columns(rows):
+        total = (total ^ column) * np.uint64(6364136223846793005) + np.uint64(1442695040888963407)
+    return (total >> np.uint64(33)).astype(np.int64)
+
+
+def as_columns(rows: Candidates) -> list[np.ndarray]:
+    names = Candidates.__dataclass_fields__
+    return [getattr(rows, name).astype(np.uint64) for name in names]
+
+
+@given(tasks(most_chips=8), st.integers(0, 1000), st.sampled_from([2, 5, 1000]), st.integers(0, 3))
+@problems
+def test_ties_and_loose_bounds_never_cost_a_layout(task, salt, kinds, loose):
+    """Made-up costs with many ties, and bounds that lie anywhere below them."""
+    rows = space_of(task)
+
+    def step(p):
+        return 1.0 + mixed(p.rows, salt) % kinds
+
+    def lower(extra):
+        return lambda p: step(p) - loose * (mixed(p.rows, salt + extra) % 3) / 4
+
+    def memory(p):
+        return 1.0 + mixed(p.rows, salt + 1) % 10
+
+    made_up = {
+        "step_bound": lower(2),
+        "tight_bound": lower(3),
+        "exact": lambda p: Exact(step=step(p), memory=memory(p)),
+        "memory_bound": lambda p: memory(p) - mixed(p.rows, salt + 4) % 2,
+    }
+    limited = replace(task, memory_limit=7.0)
+    with pytest.MonkeyPatch.context() as patch:
+        for name, function in made_up.items():
+            patch.setattr(engine, name, function)
+        outcome = search(limited, Pins(), top=3)
+    if not len(rows):
+        assert outcome.best is None
+        return
+    priced = prices(task, rows)
+    fits = memory(priced) <= 7.0
+    wanted = best_layouts(rows.take(fits), step(priced)[fits], 3)
+    found = as_tuples(outcome.best.rows) if outcome.best is not None else []
+    assert found == [as_tuples(rows.take(fits))[index] for index in wanted]
+
+
+@given(tasks(), st.integers(1, 6))
+@settings(max_examples=60, deadline=None)
+def test_the_answer_has_no_layout_twice_and_gets_worse_down_the_list(task, top):
+    outcome = search(task, Pins(), top=top)
+    if outcome.best is None:
+        return
+    layouts = list(zip(*(getattr(outcome.best.rows, name) for name in LAYOUT), strict=True))
+    assert len(set(layouts)) == len(layouts) <= top
+    assert (np.diff([nine_digits(step) for step in outcome.step]) >= 0).all()
+    assert (outcome.memory <= task.memory_limit).all()
+
+
+@given(tasks(), st.integers(1, 5))
+@settings(max_examples=40, deadline=None)
+def test_a_longer_answer_starts_as_the_shorter_one(task, top):
+    shorter, longer = search(task, Pins(), top=top), search(task, Pins(), top=top + 2)
+    if shorter.best is None:
+        assert longer.best is None
+        return
+    assert as_tuples(longer.best.rows)[: len(shorter.step)] == as_tuples(shorter.best.rows)
+
+
+@given(tasks())
+@settings(max_examples=40, deadline=None)
+def test_progress_counts_up_and_its_bound_is_no_lie(task):
+    seen = []
+    outcome = search(task, Pins(), progress=seen.append)
+    if outcome.best is None:
+        return
+    assert [p.done for p in seen] == sorted(p.done for p in seen)
+    assert all(p.done <= p.total for p in seen)
+    best = float(outcome.step[0])
+    assert all(p.best is None or p.best >= best for p in seen)
+    assert all(p.bound is None or p.bound <= best * (1 + SLACK) or p.best == best for p in seen)
+
+
+def test_a_search_that_was_stopped_says_what_it_knows():
+    from tests.trainers.conftest import make_task
+
+    task = make_task({"chips": 16, "model": {"experts": 16, "layers": 8}})
+    whole = search(task, Pins())
+    stopped = search(task, Pins(), time_limit=0.0)
+    assert stopped.bound <= whole.step[0] * (1 + SLACK)
+    assert stopped.refined <= whole.refined
+    if len(stopped.step):
+        assert stopped.step[0] >= whole.step[0] * (1 - SLACK)
+        assert stopped.gap >= 1 - whole.step[0] / stopped.step[0] - SLACK
