@@ -161,7 +161,7 @@ def _result(case: Case, predicted: Predicted) -> RowResult:
         quality=run.quality,
         judged=run.judged,
         chip=case.task.cluster.chip.name,
-        trainer=case.task.trainer.name,
+        trainer=case.software.trainer.name,
         software=case.software.name,
         predicted_step_seconds=predicted.step,
         measured_step_seconds=step,

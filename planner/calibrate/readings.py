@@ -100,6 +100,6 @@ def features(case: Case) -> dict[str, Json]:
         "params_b": case.num_params / 1e9,
         "precision": recipe.precision,
         "chip": case.task.cluster.chip.name,
-        "trainer": case.task.trainer.name,
+        "trainer": case.software.trainer.name,
         **{key: value for key, value in case.traits.items() if key not in ("release", "offload")},
     }

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 
+from planner.calibrate.as_run import as_run
 from planner.calibrate.networks import cluster_of
 from planner.calibrate.runs import Run
 from planner.calibrate.shapes import NotPricedError, architecture
@@ -83,11 +84,12 @@ def case_of(run: Run) -> Case:
     except PlannerError as error:
         raise NotPricedError(f"unsupported precision: {error.faults[0].what}") from None
     model, num_params = _model(arch, recipe.seq, recipe.fused_attention)
+    traits = _traits(run, software)
     task = Task(
         model=model,
         cluster=cluster,
         recipe=recipe,
-        trainer=software.trainer,
+        trainer=as_run(software, traits),
         memory_limit=cluster.chip.memory_bytes,
         copy_kv=True,
     )
@@ -100,7 +102,7 @@ def case_of(run: Run) -> Case:
         assumed=tuple(found.texts),
         broken=tuple(rule.name for rule, _ in broken(task, row)),
         num_params=num_params,
-        traits=_traits(run, software),
+        traits=traits,
     )
 
 

@@ -81,7 +81,7 @@ class BlockCost:
     expert: Array
     """Weights on the rank that only the ranks of edp hold alike (elements)."""
     largest: Array
-    """Elements of the largest weight on the rank."""
+    """Elements of the largest matrix on the rank whose gradient is made at once: one expert's, no vocabulary table."""
 
     @property
     def exposed_forward(self) -> Array:
@@ -118,16 +118,20 @@ def block_cost(s: Setting, block: Block, *, sp: bool) -> BlockCost:
     modes = {mode: trainer.recomputed(mode, fused=fused) for mode in trainer.recompute}
     saved = {mode: saved_bytes(s, form, tags) for mode, tags in modes.items()}
     peak = _largest(s, (c.size for c in costs))
+    waits = (
+        sum(t.exposed_forward for t in traffic.values()),
+        sum(t.exposed_backward for t in traffic.values()),
+    )
     return BlockCost(
-        forward=np.maximum(forward, floor),
-        backward=np.maximum(backward, 2.0 * floor),
+        forward=np.maximum(forward, floor - waits[0]),
+        backward=np.maximum(backward, 2.0 * floor - waits[1]),
         traffic=traffic,
         recompute={mode: _recompute(form, costs, tags, again) for mode, tags in modes.items()},
         saved=saved,
         working={mode: peak + np.maximum(saved["none"] - saved[mode], 0.0) for mode in modes},
         dense=total - expert,
         expert=expert,
-        largest=_largest(s, sizes.values()),
+        largest=_largest(s, (_matrix(form, name, n) for name, n in sizes.items())),
     )
 
 
@@ -236,7 +240,10 @@ def saved_bytes(s: Setting, form: Structure, tags: frozenset[str]) -> Array:
 def move_seconds(s: Setting, form: Structure, move: Move) -> Array:
     """Seconds of one collective of a block."""
     size = move_bytes(s, form.block, move, form)
-    return collective(move.kind, size, s.members[move.axis], s.task.cluster)
+    copies = 1.0
+    if move.kind == "all-to-all" and s.task.trainer.sends_once:
+        copies = max(1.0, form.block.sizes["experts"] * form.block.per_token["experts"])
+    return collective(move.kind, size, s.members[move.axis], s.task.cluster, copies)
 
 
 def exposed_share(s: Setting, move: Move) -> float:
@@ -248,6 +255,14 @@ def exposed_share(s: Setting, move: Move) -> float:
     if move.again and family == "tp":
         return 0.0
     return float(getattr(s.task.trainer.overlap, family))
+
+
+def _matrix(form: Structure, name: str, elements: Array) -> Array:
+    """Elements of a weight whose gradient is made at once."""
+    dims = form.block.tensors[name].dims
+    if "vocab" in dims:
+        return np.zeros_like(elements)
+    return elements / form.block.sizes["experts"] if "experts" in dims else elements
 
 
 def _largest(s: Setting, values: Iterable[Array]) -> Array:

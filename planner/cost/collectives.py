@@ -16,7 +16,9 @@ from planner.units import Array, IntArray, Number
 ROUNDS: dict[str, float] = {"all-reduce": 2.0, "all-gather": 1.0, "reduce-scatter": 1.0}
 
 
-def collective(kind: Kind, size: Number, members: IntArray, cluster: Cluster) -> Array:
+def collective(
+    kind: Kind, size: Number, members: IntArray, cluster: Cluster, copies: float = 1.0
+) -> Array:
     """Seconds of one collective.
 
     Args:
@@ -26,6 +28,8 @@ def collective(kind: Kind, size: Number, members: IntArray, cluster: Cluster) ->
         members: how many members the axis has at each level beyond the level inside it
             (:func:`planner.hardware.mesh.members`).
         cluster: levels with their achieved bandwidth, latency and ramp.
+        copies: how many rows of an all-to-all's buffer are the same token; where a trainer sends one copy to every
+            far group and lets it spread there, each level carries only distinct ones.
 
     Returns:
         Seconds; 0 where the axis has one member.
@@ -38,7 +42,7 @@ def collective(kind: Kind, size: Number, members: IntArray, cluster: Cluster) ->
         a 16-rank all-gather of H100 runs at 404 GB/s where the sum of both levels gives 255 and the slower 390.
     """
     if kind == "all-to-all":
-        return _all_to_all(size, members, cluster)
+        return _all_to_all(size, members, cluster, copies)
     slowest = np.zeros(np.broadcast_shapes(np.shape(size), members.shape[1:]))
     latency = np.zeros(members.shape[1:])
     inner = np.ones(members.shape[1:])
@@ -51,15 +55,20 @@ def collective(kind: Kind, size: Number, members: IntArray, cluster: Cluster) ->
     return slowest + latency
 
 
-def _all_to_all(size: Number, members: IntArray, cluster: Cluster) -> Array:
-    """Every rank sends 1/g of its buffer to each of g ranks; each level carries what crosses it."""
+def _all_to_all(size: Number, members: IntArray, cluster: Cluster, copies: float) -> Array:
+    """Every rank sends 1/g of its buffer to each of g ranks; each level carries what crosses it.
+
+    Of ``k`` copies of a token ``G (1 - (1 - 1/G)^k)`` distinct ones reach G groups when routing is uniform.
+    """
     group = np.prod(members, axis=0)
     slowest = np.zeros(np.broadcast_shapes(np.shape(size), members.shape[1:]))
     latency = np.zeros(members.shape[1:])
     inner = np.ones(members.shape[1:])
     for level, n in zip(cluster.levels, members, strict=True):
         reached = inner * n
-        crossing = np.asarray(size, dtype=np.float64) * (reached - inner) / group
+        groups = group / inner
+        distinct = groups * (1.0 - (1.0 - 1.0 / groups) ** copies) / copies
+        crossing = np.asarray(size, dtype=np.float64) * distinct * (reached - inner) / group
         moved = crossing + np.sqrt(level.ramp_bytes * crossing)
         slowest = np.maximum(slowest, moved / level.achieved_by(n))
         latency = latency + level.latency * np.log2(n)

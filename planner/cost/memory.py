@@ -81,7 +81,8 @@ def memory_parts(
     activations = body * flying + head * at_loss
     working = _most(columns, p.table.working[rows.recompute, key])
     working = working + memory.wgrad_bytes * _most(columns, p.table.largest[key])
-    logits = np.where(last, memory.logit_bytes * p.table.logits[key][wide], 0.0)
+    split = memory.logit_bytes + memory.logit_whole_bytes * rows.tp[wide]
+    logits = np.where(last, split * p.table.logits[key][wide], 0.0)
     gathered = states(p.states.gathered) + _gathered(p, columns) * recipe.weight_bytes
     optimizer = states(p.states.temporary)
     moving = activations + working + logits + gathered

@@ -143,10 +143,10 @@ def _traffic(
         reduce_all,
         np.where(level >= GRADIENTS, sharded_once, scatter + gather + across),
     )
+    each = (level >= GRADIENTS) & (task.trainer.reduces_each | (level == WEIGHTS))
+    once = once + np.where((level == GRADIENTS) & ~each, scatter, zero)
     forward = np.where(per_use, gather, zero)
-    backward = np.where(level >= GRADIENTS, scatter, zero) + np.where(
-        level == WEIGHTS, gather, zero
-    )
+    backward = np.where(each, scatter, zero) + np.where(level == WEIGHTS, gather, zero)
     return once, forward, backward
 
 

@@ -29,9 +29,9 @@ def grouped_query(
     kv = b.linear("attn.kv", source, ("embed",), into, "kv", bias=attention.qkv_bias)
     if attention.qk_norm != "none":
         q, kv = _qk_norms(b, q, kv, attention.qk_norm)
-    if attention.rotary:
-        q = b.memory("attn.rotary_q", (q,), "q_rotated", HEADS)
-        kv = b.memory("attn.rotary_k", (kv,), "kv_rotated", (*TOKENS, *into))
+    step = "rotary" if attention.rotary else "layout"
+    q = b.memory(f"attn.{step}_q", (q,), "q_placed", HEADS)
+    kv = b.memory(f"attn.{step}_kv", (kv,), "kv_placed", (*TOKENS, *into))
     share = attended(b.sizes["seq"], attention.window)
     sinks = (b.tensor(f"{b.name}.attn.sinks", "heads", kind="weight"),) if attention.sinks else ()
     if fused:

@@ -27,6 +27,8 @@ class Memory:
     """Layers whose gathered weights are alive at once under ZeRO-3."""
     logit_bytes: float
     """Bytes a logit that live at the loss, all copies."""
+    logit_whole_bytes: float
+    """Bytes a logit of copies that every tp rank holds of the whole vocabulary."""
     wgrad_bytes: float
     """Bytes for every element of the largest weight of a rank while its gradient is computed."""
     runtime_bytes: float
@@ -112,6 +114,10 @@ class Trainer:
     """Embedding and head may count as a layer each where layers are cut into equal virtual chunks."""
     ring_chunks: int
     """Chunks of the sequence a context-parallel rank holds: 2 where causal work is balanced, else 1."""
+    sends_once: bool
+    """Experts' all-to-alls send one copy of a token to each far group (hybrid expert parallelism)."""
+    reduces_each: bool
+    """Sharded gradients are reduced every micro-batch, not once a step."""
     kernel: str
     """Generation of its fused attention kernel: ``best`` of the chip, ``flash-2`` or ``flash-1``."""
     memory: Memory

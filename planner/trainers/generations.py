@@ -1,0 +1,67 @@
+"""Generations of the trainers' software: how older or other programs spend the same operators.
+
+A plan is made for the current release of a trainer; a measured run was made by some release of some program. What they
+do differently (kernels that they fuse, what they overlap, bytes that they keep) is data, in ``generations.json``:
+numbers with their spread, fitted on measured runs (``python -m benchmarks.fit``) or taken from a stated source.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+
+from planner.trainers.fsdp import FSDP
+from planner.trainers.megatron import MEGATRON
+from planner.trainers.mindspore import MINDSPORE
+from planner.trainers.torchtitan import TORCHTITAN
+from planner.trainers.trainer import Trainer
+from planner.units import Json
+
+PATH = Path(__file__).with_name("generations.json")
+BASES = {t.name: t for t in (MEGATRON, TORCHTITAN, FSDP, MINDSPORE)}
+PARTS = {
+    "overlap": ("tp", "cp", "ep", "gradients", "weights", "sends"),
+    "overhead": ("step", "layer", "memory_passes", "jitter"),
+    "memory": (
+        "gradient_bytes",
+        "logit_bytes",
+        "logit_whole_bytes",
+        "wgrad_bytes",
+        "optimizer_bytes",
+        "runtime_bytes",
+        "fragmentation",
+    ),
+}
+"""Numbers of a generation, by the part of the trainer that holds them."""
+FLAGS = ("kernel", "sends_once", "reduces_each")
+
+
+@lru_cache(maxsize=1)
+def table() -> dict[str, dict[str, Json]]:
+    """The data of all generations, by name."""
+    found: dict[str, dict[str, Json]] = json.loads(PATH.read_text(encoding="utf-8"))
+    return found
+
+
+def generation(name: str) -> Trainer:
+    """The trainer as a generation of its software runs it.
+
+    >>> generation("megatron-2021").overlap.tp > generation("megatron-core-overlap").overlap.tp
+    True
+    """
+    return varied(BASES[table()[name]["base"]], table()[name], name)
+
+
+def varied(base: Trainer, values: dict[str, Json], name: str) -> Trainer:
+    """A trainer with some numbers of its parts and some flags replaced."""
+    parts = {
+        part: replace(getattr(base, part), **{k: values[k] for k in keys if k in values})
+        for part, keys in PARTS.items()
+    }
+    flags = {key: values[key] for key in FLAGS if key in values}
+    recompute = base.recompute
+    if "selective" in values:
+        recompute = recompute | {"selective": frozenset(values["selective"])}
+    return replace(base, name=name, recompute=recompute, **parts, **flags)
