@@ -135,11 +135,15 @@ def _most(columns: Array, values: Array) -> Array:
 
 
 def _gathered(p: Prices, columns: Array) -> Array:
-    """Elements of weights gathered at once under sharded weights: a few layers, or the largest single block."""
+    """Elements of weights gathered at once under sharded weights.
+
+    A few layers, all where a stage has no more, or the larger of embedding and head.
+    """
     sharded = (p.rows.sharding == 3)[:, None]
     if not np.any(sharded):
         return np.zeros(columns.shape[1:])
     sizes = (p.table.dense + p.table.expert)[p.key]
     layers = p.task.trainer.memory.gathered_layers * _most(columns[1:-1], sizes[:, 1:-1])
+    layers = np.minimum(layers, _total(columns[1:-1], sizes[:, 1:-1]))
     ends = np.maximum(_most(columns[:1], sizes[:, :1]), _most(columns[-1:], sizes[:, -1:]))
     return np.where(sharded, np.maximum(layers, ends), 0.0)

@@ -1,0 +1,167 @@
+"""Memory of a rank: its parts, what makes it less, and bounds that hold."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from planner.candidates import RECOMPUTE, single
+from planner.cost.memory import TERMS
+from planner.cost.prices import prices
+from planner.cost.step import exact, memory_of_stages, stage_times
+from planner.trainers.rules import allowed
+from tests.cost.blocks import gpt, task_of
+from tests.search.problems import Drawn, space_of, tasks
+
+some = settings(max_examples=60, deadline=None)
+SLACK = 1 + 1e-12
+
+
+@st.composite
+def layouts(draw):
+    """A task and one allowed row of its space."""
+    task, rows = draw(spaces())
+    return task, rows.take(np.array([draw(st.integers(0, len(rows) - 1))]))
+
+
+@st.composite
+def spaces(draw):
+    """A task and its allowed rows."""
+    task = draw(tasks(most_chips=8))
+    rows = space_of(task)
+    assume(len(rows))
+    return task, rows
+
+
+def memory(task, rows) -> np.ndarray:
+    return exact(prices(task, rows)).memory
+
+
+def changed(rows, **columns):
+    wide = {name: np.broadcast_to(value, len(rows)) for name, value in columns.items()}
+    return replace(rows, **wide)
+
+
+@given(spaces())
+@some
+def test_more_sharding_never_takes_more_memory(case):
+    task, rows = case
+    whole = (
+        task.recipe.precision == "fp32"
+    )  # then gathered weights are a second copy of what is stored
+    levels = [level for level in task.trainer.shardings if level < 3 or not whole]
+    found = [memory(task, changed(rows, sharding=level)) for level in levels]
+    assert all((after <= before * SLACK).all() for before, after in pairwise(found))
+
+
+@given(spaces())
+@some
+def test_a_larger_shard_group_never_takes_more_memory(case):
+    task, rows = case
+    data = rows.dp * rows.cp
+    for factor in (2, 3, 8):
+        some_rows = data % factor == 0
+        part = rows.take(some_rows)
+        if not len(part):
+            continue
+        smaller = changed(part, shard_group=data[some_rows] // factor)
+        larger = changed(part, shard_group=data[some_rows])
+        assert (memory(task, larger) <= memory(task, smaller) * SLACK).all()
+
+
+@given(spaces(), st.sampled_from([2, 3]))
+@some
+def test_more_tensor_parallelism_never_takes_more_memory(case, factor):
+    task, rows = case
+    cluster = replace(task.cluster, num_chips=task.cluster.num_chips * factor)
+    sp = rows.sp | (False not in task.trainer.sequence_parallel)
+    wide = changed(rows, tp=rows.tp * factor, sp=sp)
+    larger = replace(task, cluster=cluster)
+    possible = allowed(larger, wide)
+    if not possible.any():
+        return
+    before = memory(task, rows.take(possible))
+    assert (memory(larger, wide.take(possible)) <= before * SLACK).all()
+
+
+@given(spaces())
+@some
+def test_recomputing_never_takes_more_memory(case):
+    task, rows = case
+    modes = [RECOMPUTE.index(mode) for mode in RECOMPUTE if mode in task.trainer.recompute]
+    found = [memory(task, changed(rows, recompute=mode)) for mode in modes]
+    assert all((after <= before * SLACK).all() for before, after in pairwise(found))
+
+
+@given(spaces())
+@some
+def test_a_larger_micro_batch_never_takes_less_memory(case):
+    task, rows = case
+    m = rows.num_micro_batches(task.recipe.global_batch)
+    rows = rows.take((m % 2 == 0) & (m // 2 >= rows.pp))
+    if len(rows):
+        larger = changed(rows, micro_batch=2 * rows.micro_batch)
+        assert (memory(task, larger) * SLACK >= memory(task, rows)).all()
+
+
+@given(layouts())
+@some
+def test_parts_are_not_negative_and_name_what_they_are(case):
+    task, row = case
+    priced = prices(task, row)
+    found = memory_of_stages(priced, stage_times(priced).blocks)
+    assert found.parts.shape == (1, int(row.pp[0]), len(TERMS))
+    assert (found.parts >= 0).all()
+    assert found.total.max() == pytest.approx(exact(priced).memory[0])
+    head = found.parts[0, :, TERMS.index("logits")]
+    assert head[-1] > 0
+    assert (head[:-1] == 0).all()
+
+
+def test_a_whole_gpt_by_hand():
+    """One chip, fp32 gradients: 18 bytes a parameter, what the layers keep, and the head."""
+    s, h, a, layers = 64, 256, 4, 6
+    model = gpt(s, h, a)
+    model = replace(model, layers=(0,) * layers)
+    task = task_of(model, chips=1, global_batch=4, fused_attention=False)
+    priced = prices(task, single(micro_batch=2, sharding=0))
+    found = memory_of_stages(priced, stage_times(priced).blocks)
+    part = dict(zip(TERMS, found.parts[0, 0], strict=True))
+    vocab = 1024  # a multiple of 128 already
+    layer = 12 * h * h + 13 * h
+    params = layers * layer + 2 * vocab * h + 2 * h
+    assert part["weights"] == 2 * params
+    assert part["gradients"] == 4 * params
+    assert part["optimizer"] == 12 * params
+    tokens = 2 * s
+    ends = (
+        tokens * h + tokens * 8 + 2 * tokens * h * 2
+    )  # dropout, token ids, last norm's in and out
+    body = layers * tokens * h * (34 + 5 * a * s / h)
+    assert part["activations"] == pytest.approx(body + ends)
+    assert part["logits"] == task.trainer.memory.logit_bytes * tokens * vocab
+    assert part["runtime"] == task.trainer.memory.runtime_bytes
+    moving = part["activations"] + part["working"] + part["logits"]
+    assert part["buffers"] == pytest.approx((task.trainer.memory.fragmentation - 1) * moving)
+
+
+@given(layouts())
+@some
+def test_the_first_stage_of_1f1b_holds_a_micro_batch_for_every_stage(case):
+    task, row = case
+    assume(row.schedule[0] == 1)
+    priced = prices(task, row)
+    found = memory_of_stages(priced, stage_times(priced).blocks)
+    pp, m = int(row.pp[0]), int(priced.micro_batches[0])
+    assert found.in_flight[0].tolist() == [min(pp - stage, m) for stage in range(pp)]
+
+
+def test_a_task_shows_itself_in_a_few_lines():
+    task = task_of(gpt(64, 64, 4))
+    shown = Drawn(**{name: getattr(task, name) for name in type(task).__dataclass_fields__})
+    assert "megatron" in repr(shown)

@@ -1,0 +1,200 @@
+"""Weights, gradients and optimizer states: bytes by sharding, who holds what, and what keeps them in step."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from planner.candidates import SHARDING, Candidates, concatenate, single
+from planner.cost.block import weight_elements
+from planner.cost.collectives import collective
+from planner.cost.setting import axis_members
+from planner.cost.states import BUCKET, StateCost, state_bytes, state_cost
+from planner.graph.architecture import Attention, Experts, LatentAttention, Mlp
+from planner.recipe import MOMENT_BYTES
+from planner.trainers.registry import TRAINERS, get_trainer
+from tests.cost.blocks import Priced, cluster_of, level_of, model_of, priced, task_of
+
+many = settings(max_examples=60, deadline=None)
+NONE, ZERO_1, ZERO_2, ZERO_3 = range(4)
+
+
+def simple(trainer="megatron", chips=8, **recipe):
+    model = model_of(Attention(heads=8, kv_heads=8, head_dim=8), Mlp(width=64), 64)
+    return task_of(model, trainer, chips, **recipe)
+
+
+def cost(task, rows: Candidates) -> StateCost:
+    return state_cost(task, rows, axis_members(task, rows))
+
+
+def kept(found: StateCost) -> float:
+    return float((found.weights + found.gradients + found.optimizer + found.gathered)[0, 0])
+
+
+@pytest.mark.parametrize(
+    ("trainer", "level", "expected"),
+    [
+        ("megatron", NONE, 2 + 4 + 12),
+        ("megatron", ZERO_1, 6 + 12 / 8),
+        ("mindspore", ZERO_1, 6 + 12 / 8),
+        ("fsdp", ZERO_1, 2 + 4 + 12 / 8),
+        ("torchtitan", ZERO_2, 2 + 16 / 8),
+        ("torchtitan", ZERO_3, 16 / 8),
+        ("fsdp", ZERO_3, 16 / 8),
+    ],
+)
+def test_bytes_a_parameter_on_eight_data_ranks(trainer, level, expected):
+    """bf16 weights 2, fp32 gradients 4, fp32 master and two moments 12 (ZeRO, 1910.02054, section 3)."""
+    task = simple(trainer)
+    assert kept(cost(task, single(dp=8, sharding=level))) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("optimizer", list(MOMENT_BYTES))
+@pytest.mark.parametrize("precision", ["bf16", "fp16", "fp8", "fp32"])
+def test_bytes_by_precision_and_optimizer(optimizer, precision):
+    sizes = state_bytes(simple(optimizer=optimizer, precision=precision))
+    full = precision == "fp32"
+    assert sizes.weights == (4 if full else 2)
+    assert sizes.gradients == 4
+    assert sizes.optimizer == MOMENT_BYTES[optimizer] + (0 if full else 4)
+
+
+@pytest.mark.parametrize("trainer", [t.name for t in TRAINERS])
+@pytest.mark.parametrize("precision", ["bf16", "fp32"])
+def test_sharding_more_and_over_more_ranks_never_keeps_more(trainer, precision):
+    task = simple(trainer, chips=16, precision=precision)
+    before = np.inf
+    for level in get_trainer(trainer).shardings:
+        rows = [single(dp=16, sharding=level, shard_group=g) for g in (1, 2, 4, 8, 16)]
+        found = cost(task, concatenate(rows))
+        total = (found.weights + found.gradients + found.optimizer)[0]
+        assert (np.diff(total) <= 0).all()
+        assert total[-1] + found.gathered[0, -1] <= before
+        before = total[-1] + found.gathered[0, -1]
+
+
+LEVELS = (level_of(4, name="node", bandwidth=4e11, latency=1e-6), level_of(name="network"))
+
+
+@given(st.sampled_from([2, 4, 8, 16]), st.sampled_from([1, 2, 4]), st.sampled_from(TRAINERS))
+@many
+def test_traffic_of_data_parallelism(dp, tp, trainer):
+    """fp32 gradients and 2-byte weights, over the levels that the data ranks cross."""
+    task = simple(trainer.name)
+    task = replace(task, cluster=cluster_of(dp * tp, *LEVELS))
+    where = axis_members(task, single(dp=dp, tp=tp))["dp"]
+    seconds = {
+        kind: float(collective(kind, BUCKET, where, task.cluster)[0]) / BUCKET
+        for kind in ("all-reduce", "reduce-scatter", "all-gather")
+    }
+    gather, scatter = 2 * seconds["all-gather"], 4 * seconds["reduce-scatter"]
+    found = [cost(task, single(dp=dp, tp=tp, sharding=level)) for level in range(4)]
+    assert found[NONE].once[0, 0] == pytest.approx(4 * seconds["all-reduce"])
+    assert found[ZERO_1].once[0, 0] == pytest.approx(scatter + gather)
+    for level in (NONE, ZERO_1):
+        assert found[level].each_forward[0, 0] == found[level].each_backward[0, 0] == 0
+    assert found[ZERO_3].each_forward[0, 0] == pytest.approx(gather)
+    assert found[ZERO_3].each_backward[0, 0] == pytest.approx(gather + scatter)
+    assert found[ZERO_3].once[0, 0] == pytest.approx(0)
+    two = found[ZERO_2]
+    whole = two.once + two.each_forward + two.each_backward
+    assert whole[0, 0] == pytest.approx(gather + scatter)
+
+
+@pytest.mark.parametrize("level", range(4))
+def test_alone_there_is_no_traffic(level):
+    found = cost(simple("torchtitan", chips=8), single(tp=8, etp=8, sharding=level))
+    assert found.once.sum() == found.each_forward.sum() == found.each_backward.sum() == 0
+
+
+def test_copies_of_a_shard_group_reduce_only_their_shard():
+    task = replace(simple("torchtitan"), cluster=cluster_of(16, *LEVELS))
+    found = cost(task, single(dp=16, sharding=ZERO_3, shard_group=4))
+    inside, between = np.array([[4], [1]]), np.array([[1], [4]])
+    across = float(collective("all-reduce", BUCKET, between, task.cluster)[0]) / BUCKET
+    gather = float(collective("all-gather", BUCKET, inside, task.cluster)[0]) / BUCKET
+    assert found.once[0, 0] == pytest.approx(4 * across / 4)
+    assert found.each_forward[0, 0] == pytest.approx(2 * gather)
+
+
+def test_experts_are_kept_in_step_by_their_replicas_only():
+    model = model_of(
+        Attention(heads=8, kv_heads=8, head_dim=8), Experts(count=8, top_k=2, width=8), 64
+    )
+    task = replace(task_of(model), cluster=cluster_of(16, *LEVELS))
+    all_different = cost(task, single(dp=8, ep=8, sharding=ZERO_1))
+    assert all_different.once[1, 0] == 0
+    assert all_different.optimizer[1, 0] == 12
+    two = cost(task, single(dp=16, ep=8, sharding=ZERO_1))
+    assert two.once[1, 0] > 0
+    assert two.optimizer[:, 0].tolist() == [12 / 16, 12 / 2]
+
+
+def elements(found: Priced) -> dict[str, float]:
+    """Elements of every weight on a rank."""
+    sizes = weight_elements(found.setting, found.form)
+    return {name: float(size.ravel()[0]) for name, size in sizes.items()}
+
+
+@given(st.sampled_from([1, 2, 4, 8, 16, 32]), st.sampled_from([1, 2, 4, 8]))
+@many
+def test_ranks_beyond_the_key_heads_hold_copies(tp, groups):
+    h, d = 64, 8
+    model = model_of(Attention(heads=32, kv_heads=groups, head_dim=d), Mlp(width=32), 64, hidden=h)
+    found = priced(model, model.blocks[0], tp=tp)
+    sizes = elements(found)
+    assert sizes["layer.attn.kv.weight"] == h * 2 * max(1, groups / tp) * d
+    assert sizes["layer.attn.q.weight"] == h * 32 / tp * d
+
+
+@given(st.sampled_from([1, 2, 4]), st.sampled_from([1, 2, 4]), st.sampled_from([1, 2]))
+@many
+def test_experts_lie_on_ep_and_etp_the_rest_on_tp(tp, ep, etp):
+    h = 64
+    mlp = Experts(count=8, top_k=2, width=32, shared_width=16)
+    model = model_of(Attention(heads=8, kv_heads=8, head_dim=8), mlp, 64, hidden=h)
+    found = priced(model, model.blocks[0], dp=8, tp=tp, ep=ep, etp=etp, sp=int(tp > 1))
+    sizes = elements(found)
+    assert sizes["layer.moe.up.weight"] == 8 * h * 2 * 32 / (ep * etp)
+    assert sizes["layer.moe.down.weight"] == 8 * h * 32 / (ep * etp)
+    assert sizes["layer.moe.router.weight"] == h * 8
+    assert sizes["layer.shared.up.weight"] == h * 2 * 16 / tp
+    assert sizes["layer.norm1.weight"] == h
+
+
+def test_latent_projections_are_whole_on_every_rank_and_heads_are_split():
+    latent = LatentAttention(
+        heads=8, q_latent=24, kv_latent=16, nope_dim=8, rope_dim=4, value_dim=6
+    )
+    model = model_of(latent, Mlp(width=32), 64)
+    found = priced(model, model.blocks[0], tp=4)
+    sizes = elements(found)
+    assert sizes["layer.attn.q_down.weight"] == 64 * 24
+    assert sizes["layer.attn.kv_down.weight"] == 64 * 20
+    assert sizes["layer.attn.q_up.weight"] == 24 * 2 * 12
+    assert sizes["layer.attn.kv_up.weight"] == 16 * 2 * 14
+    assert sizes["layer.attn.out.weight"] == 2 * 6 * 64
+
+
+@pytest.mark.parametrize(
+    ("trainer", "vocab", "tp", "rows"),
+    [
+        ("megatron", 50257, 1, 50304),
+        ("megatron", 50257, 8, 51200 / 8),
+        ("torchtitan", 50257, 8, 50264 / 8),
+        ("mindspore", 50264, 8, 50264 / 8),
+    ],
+)
+def test_the_fullest_rank_of_a_split_vocabulary(trainer, vocab, tp, rows):
+    model = model_of(Attention(heads=8, kv_heads=8, head_dim=8), Mlp(width=32), 64, vocab=vocab)
+    found = priced(model, model.embedding, trainer, tp=tp)
+    assert elements(found)["embedding.table"] == rows * 64
+
+
+def test_names_of_sharding_are_the_levels_used_here():
+    assert SHARDING == ("none", "ZeRO-1", "ZeRO-2", "ZeRO-3")
