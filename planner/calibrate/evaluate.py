@@ -14,9 +14,11 @@ from planner.calibrate.row_task import Case, case_of
 from planner.calibrate.runs import Run, read_runs
 from planner.calibrate.shapes import NotPricedError
 from planner.candidates import concatenate
+from planner.cost.memory import TERMS, StageMemory
 from planner.cost.prices import Prices, prices
 from planner.cost.step import makespans, memory_of_stages, shapes, stage_times
 from planner.cost.step import step_seconds as step_of
+from planner.recipe import MOMENT_BYTES
 from planner.units import GIB, Array, Json
 
 
@@ -132,11 +134,20 @@ def predict_rows(p: Prices) -> list[Predicted]:
         step[index] = step_of(part, times, makespans(part, times))
         for kind in KINDS:
             kept = memory_of_stages(_as_read(part, kind), times.blocks)
-            memory[kind][index] = kept.total.max(axis=1)
+            total = _first_step(part, kept) if kind == "first-step" else kept.total
+            memory[kind][index] = total.max(axis=1)
     return [
         Predicted(float(step[i]), {kind: float(memory[kind][i]) for kind in KINDS})
         for i in range(n)
     ]
+
+
+def _first_step(p: Prices, kept: StageMemory) -> Array:
+    """Peak of the first step: activations without moments, or all states without activations."""
+    weights, gradients, optimizer = (kept.parts[..., TERMS.index(k)] for k in TERMS[:3])
+    moments = MOMENT_BYTES[p.task.recipe.optimizer]
+    share = moments / (moments + p.task.recipe.master_bytes)
+    return np.maximum(kept.total - share * optimizer, weights + gradients + optimizer)
 
 
 def _as_read(p: Prices, kind: Kind) -> Prices:
@@ -144,7 +155,7 @@ def _as_read(p: Prices, kind: Kind) -> Prices:
     memory = p.task.trainer.memory
     if kind != "driver":
         memory = replace(memory, runtime_bytes=0.0)
-    if kind == "allocated":
+    if kind in ("allocated", "first-step"):
         memory = replace(memory, fragmentation=1.0)
     return replace(p, task=replace(p.task, trainer=replace(p.task.trainer, memory=memory)))
 

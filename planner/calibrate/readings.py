@@ -9,13 +9,15 @@ from planner.calibrate.row_task import Case
 from planner.calibrate.runs import Run
 from planner.units import GIB, Json
 
-Kind: TypeAlias = Literal["allocated", "reserved", "driver"]
-KINDS: tuple[Kind, ...] = ("allocated", "reserved", "driver")
+Kind: TypeAlias = Literal["allocated", "first-step", "reserved", "driver"]
+KINDS: tuple[Kind, ...] = ("allocated", "first-step", "reserved", "driver")
 READINGS: tuple[tuple[str, Kind], ...] = (
     (r"torchtitan|MLPerf|ml-engineering", "reserved"),
     (r"BLOOM|FlagPerf|MindFormers", "driver"),
+    (r"MindSpeed-LLM CI|MindSpeed.*baseline", "first-step"),
 )
-"""Kind of memory reading by source; torch's largest allocation elsewhere."""
+"""Kind of memory reading by source; torch's largest allocation elsewhere. Jobs that report after their first step saw
+activations before the optimizer's moments existed."""
 DECIMAL = re.compile(r"decimal GB")
 DROPPED_MEMORY = re.compile(r"VETTING \(drop \(memory")
 

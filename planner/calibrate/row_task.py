@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -128,7 +129,8 @@ def _layout(run: Run, software: Software, found: _Open) -> dict[str, int]:
             f"missing fact: dp {dp} × tp {tp} × pp {pp} × cp {cp} is not {chips} chips"
         )
     vpp = found.take("vpp", p.vpp, 1) if pp > 1 else 1
-    ep = found.take("ep", p.ep, 1) if run.model.type == "moe" else 1
+    spread = _most_experts(run, dp) if software.experts_over_data else 1
+    ep = found.take("ep", p.ep, spread) if run.model.type == "moe" else 1
     etp = found.take("etp", p.other("etp"), 1) if run.model.type == "moe" and tp > 1 else 1
     if (dp * cp * tp) % (ep * etp):
         raise NotPricedError(f"missing fact: ep {ep} × etp {etp} does not divide a stage's chips")
@@ -145,6 +147,11 @@ def _layout(run: Run, software: Software, found: _Open) -> dict[str, int]:
         "recompute": _recompute(run, found),
         "schedule": _schedule(run, vpp, found),
     }  # fmt: skip
+
+
+def _most_experts(run: Run, dp: int) -> int:
+    """The largest expert degree that divides both experts and data ranks."""
+    return math.gcd(run.model.experts or 1, dp)
 
 
 def _virtual(run: Run, vpp: int, ranks: int, found: _Open) -> int:
@@ -179,6 +186,8 @@ def _sharding(run: Run, software: Software, found: _Open) -> int:
     if isinstance(stated, int) and 0 <= stated <= 3:
         return stated
     trainer = software.trainer
+    if software.sharding is not None:
+        return found.take("zero", None, software.sharding)
     old = software.attention == "unfused"
     default = 3 if min(trainer.shardings) > 0 else 0 if old else 1
     return found.take("zero", None, default)

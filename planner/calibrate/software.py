@@ -35,6 +35,10 @@ class Software:
     """Whether tp ranks share the stream where the row does not say."""
     per_chip_batch: bool = False
     """Batches are stated for a chip and run in one pass, whatever tp is: nothing is accumulated."""
+    sharding: int | None = None
+    """State sharding where the row does not say; None for the trainer's usual one."""
+    experts_over_data: bool = False
+    """Experts are spread over the data ranks where the row does not say."""
     guessed: bool = False
     """Nothing known has this name."""
 
@@ -53,7 +57,8 @@ _OLD = Software(
     sequence_parallel=False,
 )
 _XLA = Software(name="jax", trainer=TORCHTITAN, attention="xla", per_chip_batch=True)
-_ALPA = replace(_OLD, name="alpa", trainer=MEGATRON)
+_ALPA = replace(_OLD, name="alpa", trainer=MEGATRON, sharding=2, experts_over_data=True)
+"""Alpa's automatic sharding prefers a reduce-scatter, so that states end up sharded over the data ranks."""
 _ASCEND = Software(name="mindspeed", trainer=MEGATRON, attention="ascend")
 _FSDP = Software(name="fsdp", trainer=FSDP, attention="flash-2", classic=True)
 
@@ -64,7 +69,8 @@ FAMILIES: tuple[tuple[str, Software], ...] = (
     (r"mindspeed|modellink", _ASCEND),
     (r"ascendspeed|\(ascend\)", replace(_ASCEND, name="ascendspeed")),
     (r"maxtext|paxml|pax |levanter|jax \(t5x", _XLA),
-    (r"alpa.*(data_parallel|zero_)", replace(_ALPA, name="alpa-dp", trainer=FSDP)),
+    (r"alpa.*(data_parallel|zero_)", replace(_ALPA, name="alpa-dp", trainer=FSDP, sharding=None)),
+    (r"alpa.*heuristic", replace(_ALPA, trainer=FSDP, name="alpa-dp", sharding=3)),
     (r"alpa", _ALPA),
     (r"internevo", Software(name="internevo", trainer=MEGATRON, attention="flash-2")),
     (r"aa-scaling", Software(name="aleph", trainer=MEGATRON, attention="flash-2")),

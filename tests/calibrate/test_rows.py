@@ -49,7 +49,7 @@ def run(**parts: dict[str, Any]) -> Run:
 def test_what_is_stated_is_pinned() -> None:
     case = case_of(run())
     assert [int(getattr(case.layout, key)[0]) for key in ("dp", "tp", "pp")] == [4, 2, 2]
-    assert case.task.trainer.name == "megatron"
+    assert case.software.trainer.name == "megatron"
     assert case.task.recipe.global_batch == 128
     assert case.num_params == pytest.approx(8.03e9, rel=0.01)
     assert not case.broken

@@ -1,0 +1,160 @@
+"""Fit chips, links and trainers' software on the calibration runs.
+
+    python -m benchmarks.fit [--write]
+
+Prints every factor with its spread; ``--write`` multiplies the numbers in hardware_profiles/ and in
+planner/trainers/generations.json by them and notes the rows that they rest on. Validation runs are not read.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from collections import defaultdict
+from pathlib import Path
+
+from planner.calibrate.fit import Fitted, Parameter, fit, owners
+from planner.calibrate.row_task import Case, case_of
+from planner.calibrate.runs import read_runs
+from planner.calibrate.shapes import NotPricedError
+from planner.trainers.generations import PATH, generation
+
+ROOT = Path(__file__).resolve().parents[1]
+RUNS = ROOT / "benchmarks" / "runs" / "calibration.jsonl"
+CHIP_FIELDS = (
+    ("matmul_efficiency.bf16", 0.08),
+    ("matmul_efficiency.fp8", 0.10),
+    ("attention_efficiency", 0.10),
+)
+SOFTWARE_FIELDS = (
+    ("memory_passes", 0.20),
+    ("layer", 0.25),
+    ("tp", 0.25),
+    ("gradients", 0.5),
+    ("weights", 0.5),
+    ("ep", 0.25),
+    ("sends", 0.3),
+)
+LINK_FIELDS = (("efficiency", 0.10), ("latency", 0.4))
+
+
+def cases() -> list[Case]:
+    """The calibration runs that count: complete, of quality A or B, priced."""
+    found = []
+    for run in read_runs(RUNS):
+        if not run.judged:
+            continue
+        try:
+            found.append(case_of(run))
+        except NotPricedError:
+            continue
+    return found
+
+
+def parameters(some: list[Case]) -> list[Parameter]:
+    """Every number that these cases depend on, with the width of its prior."""
+    held: dict[str, set[str]] = defaultdict(set)
+    for case in some:
+        for kind, names in owners(case).items():
+            held[kind] |= names
+    chips = {case.task.cluster.chip.name: case.task.cluster.chip for case in some}
+    used = {(case.task.cluster.chip.name, case.task.recipe.precision) for case in some}
+    found = [
+        Parameter("chip", chip, field, width)
+        for chip in sorted(held["chip"])
+        for field, width in CHIP_FIELDS
+        if field != "matmul_efficiency.fp8" or (chip, "fp8") in used
+    ]
+    found += [
+        Parameter(
+            "software",
+            name,
+            field,
+            width,
+            high=1.0 / value if field in ("tp", "ep") and value <= 1 else 2.5,
+        )
+        for name in sorted(held["software"])
+        for field, width in SOFTWARE_FIELDS
+        if (value := _value(name, field)) > 0
+    ]
+    found += [
+        Parameter("link", link, field, width)
+        for link in sorted(held["link"])
+        for field, width in LINK_FIELDS
+    ]
+    return [
+        p if p.high > 1 else Parameter(p.kind, p.owner, p.field, p.width, p.low, 1.0001)
+        for p in found
+        if chips
+    ]
+
+
+def _value(name: str, field: str) -> float:
+    trainer = generation(name)
+    part = trainer.overlap if hasattr(trainer.overlap, field) else trainer.overhead
+    return float(getattr(part, field))
+
+
+def write(fitted: list[Fitted]) -> None:
+    """Multiply the data by the factors."""
+    data = json.loads(PATH.read_text())
+    for item in fitted:
+        p = item.parameter
+        if p.kind == "software":
+            data[p.owner][p.field] = float(f"{_value(p.owner, p.field) * item.factor:.4g}")
+            note = {"spread": round(item.spread, 3), "rows": item.rows}
+            data[p.owner].setdefault("fitted", {})[p.field] = note
+        elif p.kind == "chip":
+            _write_chip(item)
+        else:
+            _write_link(item)
+    PATH.write_text(json.dumps(data, indent=1) + "\n")
+
+
+def _write_chip(item: Fitted) -> None:
+    path = ROOT / "hardware_profiles" / "chips" / f"{item.parameter.owner}.yaml"
+    name, _, precision = item.parameter.field.partition(".")
+    text = path.read_text()
+    words = ("bf16", "fp16") if precision == "bf16" else (precision,)
+    line = re.search(rf"(?m)^{name}:.*(?:\n  .*)*", text)
+    if line is None:
+        raise SystemExit(f"{path} has no {name}")
+    scaled = line[0]
+    for word in words if precision else (name,):
+        scaled = re.sub(
+            rf"(\b{word}: )([0-9.]+)",
+            lambda m: f"{m[1]}{float(m[2]) * item.factor:.3g}",
+            scaled,
+            count=1,
+        )
+    text = text.replace(line[0], scaled, 1)
+    path.write_text(text)
+
+
+def _write_link(item: Fitted) -> None:
+    path = ROOT / "hardware_profiles" / "links.yaml"
+    key = {"latency": "latency_us"}.get(item.parameter.field, item.parameter.field)
+    head, mark, rest = path.read_text().partition(f"\n{item.parameter.owner}:\n")
+    rest = re.sub(
+        rf"(  {key}: )([0-9.]+)", lambda m: f"{m[1]}{float(m[2]) * item.factor:.3g}", rest, count=1
+    )
+    path.write_text(head + mark + rest)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
+    parser.add_argument("--write", action="store_true")
+    options = parser.parse_args()
+    some = cases()
+    found = fit(some, parameters(some), told=lambda line: print(line, flush=True))
+    for item in sorted(found, key=lambda f: f.parameter.name):
+        print(
+            f"{item.parameter.name:45} × {item.factor:.3f} ± {item.spread:.3f}  ({item.rows} rows)"
+        )
+    if options.write:
+        write(found)
+
+
+if __name__ == "__main__":
+    main()

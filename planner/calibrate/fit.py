@@ -1,0 +1,165 @@
+"""Fit the physical numbers of chips, links and trainers' software on measured runs.
+
+Every parameter is a factor on a number that stands in the data, is shared by all rows of its chip, link or generation
+of software, and is pulled towards 1 by a prior as wide as that number is uncertain. The loss is robust and on the log
+of predicted over measured step time; every group of rows weighs the same.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import cast
+
+import numpy as np
+from scipy.optimize import least_squares
+from scipy.sparse import csr_matrix, lil_matrix
+
+from planner.calibrate.as_run import generation_name
+from planner.calibrate.evaluate import predict
+from planner.calibrate.readings import step_seconds
+from planner.calibrate.row_task import Case
+from planner.hardware.chip import Chip
+from planner.hardware.cluster import Cluster
+from planner.trainers.trainer import Trainer
+from planner.units import Array, Json
+
+NOISE = 0.06
+"""Expected scatter of a row around the truth, log; residuals beyond it count less and less."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A factor on one number of the data."""
+
+    kind: str
+    """``chip``, ``link`` or ``software``."""
+    owner: str
+    """Name of the chip, the kind of link or the generation."""
+    field: str
+    """Which number, such as ``matmul_efficiency.bf16`` or ``memory_passes``."""
+    width: float
+    """Standard deviation of the prior on the factor's log."""
+    low: float = 0.4
+    high: float = 2.5
+    """Bounds of the factor."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.owner}.{self.field}"
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """A parameter after the fit."""
+
+    parameter: Parameter
+    factor: float
+    spread: float
+    """Standard deviation of the factor's log after the fit."""
+    rows: int
+    """Runs that it had a say in."""
+
+
+def owners(case: Case) -> dict[str, set[str]]:
+    """Whose parameters a case depends on."""
+    cluster = case.task.cluster
+    return {
+        "chip": {cluster.chip.name},
+        "link": {level.link for level in cluster.levels[: cluster.depth] if level.link},
+        "software": {generation_name(case.software, case.traits)},
+    }
+
+
+def apply(case: Case, factors: Mapping[Parameter, float]) -> Case:
+    """The case with every number that it depends on multiplied by its factor."""
+    mine = owners(case)
+    cluster, trainer = case.task.cluster, case.task.trainer
+    for parameter, factor in factors.items():
+        if parameter.owner not in mine[parameter.kind] or factor == 1.0:
+            continue
+        if parameter.kind == "software":
+            trainer = _scaled_trainer(trainer, parameter.field, factor)
+        elif parameter.kind == "chip":
+            cluster = replace(cluster, chip=_scaled_chip(cluster.chip, parameter.field, factor))
+        else:
+            cluster = _scaled_link(cluster, parameter.owner, parameter.field, factor)
+    return replace(case, task=replace(case.task, cluster=cluster, trainer=trainer))
+
+
+def _scaled_chip(chip: Chip, field: str, factor: float) -> Chip:
+    name, _, precision = field.partition(".")
+    value = getattr(chip, name)
+    if precision:
+        words = ("bf16", "fp16") if precision == "bf16" else (precision,)
+        changed = {**value, **{w: value[w] * factor for w in words if w in value}}
+    else:
+        changed = value * factor
+    new: dict[str, Json] = {name: changed}
+    return replace(chip, **new)
+
+
+def _scaled_trainer(trainer: Trainer, field: str, factor: float) -> Trainer:
+    part = next(p for p in ("overlap", "overhead") if hasattr(getattr(trainer, p), field))
+    held = getattr(trainer, part)
+    return replace(trainer, **{part: replace(held, **{field: getattr(held, field) * factor})})
+
+
+def _scaled_link(cluster: Cluster, link: str, field: str, factor: float) -> Cluster:
+    levels = tuple(
+        replace(level, **{field: getattr(level, field) * factor}) if level.link == link else level
+        for level in cluster.levels
+    )
+    return replace(cluster, levels=levels)
+
+
+def fit(
+    cases: Sequence[Case],
+    parameters: Sequence[Parameter],
+    *,
+    told: Callable[[str], None] = lambda _: None,
+) -> list[Fitted]:
+    """Factors that explain the measured steps of these cases best, given their priors.
+
+    Args:
+        cases: rows with a measured step.
+        parameters: what may change; those that no case depends on stay at 1.
+        told: called with a line of progress.
+    """
+    cases = [case for case in cases if step_seconds(case.run)[0]]
+    touched = [[p.owner in owners(case)[p.kind] for p in parameters] for case in cases]
+    groups = Counter(case.run.group for case in cases)
+    weight = np.array([groups[case.run.group] ** -0.5 for case in cases]) / NOISE
+    measured = np.log([step_seconds(case.run)[0] or np.nan for case in cases])
+    width = np.array([p.width for p in parameters])
+
+    def residuals(x: Array) -> Array:
+        factors = dict(zip(parameters, np.exp(x).tolist(), strict=True))
+        steps = [found.step for found in predict([apply(case, factors) for case in cases])]
+        error = np.log(steps) - measured
+        told(f"mean |log error| {np.abs(error).mean():.4f}")
+        return np.concatenate([weight * error, x / width])
+
+    pattern = lil_matrix((len(cases) + len(parameters), len(parameters)), dtype=int)
+    pattern[: len(cases)] = np.array(touched, dtype=int)
+    pattern[np.arange(len(parameters)) + len(cases), np.arange(len(parameters))] = 1
+    found = least_squares(
+        residuals,
+        np.zeros(len(parameters)),
+        bounds=(np.log([p.low for p in parameters]), np.log([p.high for p in parameters])),
+        loss="soft_l1",
+        jac_sparsity=pattern,
+        diff_step=np.full(len(parameters), 1e-3),
+        x_scale=width,
+        ftol=1e-4,
+        xtol=1e-4,
+        max_nfev=12,
+    )
+    jacobian = np.asarray(csr_matrix(cast(Array, found.jac)).toarray(), dtype=np.float64)
+    spread = np.sqrt(np.diag(np.linalg.pinv(jacobian.T @ jacobian)))
+    rows = np.array(touched).sum(axis=0)
+    return [
+        Fitted(p, float(np.exp(x)), float(s), int(n))
+        for p, x, s, n in zip(parameters, found.x, spread, rows, strict=True)
+    ]
