@@ -37,6 +37,8 @@ SOFTWARE_FIELDS = (
     ("sends", 0.3),
 )
 LINK_FIELDS = (("efficiency", 0.10), ("latency", 0.4))
+UNCHANGED = 0.005
+"""Factors nearer to 1 than this say nothing: the number stays as its source has it."""
 
 
 def cases() -> list[Case]:
@@ -101,6 +103,8 @@ def write(fitted: list[Fitted]) -> None:
     data = json.loads(PATH.read_text())
     for item in fitted:
         p = item.parameter
+        if abs(item.factor - 1.0) < UNCHANGED:
+            continue
         if p.kind == "software":
             data[p.owner][p.field] = float(f"{_value(p.owner, p.field) * item.factor:.4g}")
             note = {"spread": round(item.spread, 3), "rows": item.rows}
