@@ -1,0 +1,350 @@
+"""Exact reductions that keep memory exact: what a smaller problem decides, the larger one reads off.
+
+Strategies without support in a neighbour, or replaceable by another one, go; nodes whose strategies pair one to one
+(the graph's forbidden pairs say so) become one node that keeps every span of memory; nodes that no binding time point
+sees, with at most two neighbours, are eliminated. Repeated until nothing changes.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from planner.search.solver import presolve_loops as loops
+from planner.search.solver.graph import graph_of
+from planner.search.solver.problem import Memory, Problem, offsets, share
+from planner.search.solver.timeline import Timeline, timeline_of
+from planner.units import Array, BoolArray, IntArray
+
+ROUNDS = 8
+"""Rounds of merging at most; real graphs need three or four."""
+COMPARED = 256
+"""Strategies a node above which dominance is not looked for (its work grows with the square)."""
+LARGEST_PRODUCT = 1 << 18
+"""Entries of the joint table that eliminating a node may need."""
+
+
+class InfeasibleError(ValueError):
+    """No choice avoids what is forbidden."""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """How the strategies of a larger problem follow from those of a smaller one."""
+
+    source: IntArray
+    """Node of the smaller problem that decides each node. Shape (n,)."""
+    at: IntArray
+    """Where each node's picks start. Shape (n + 1,)."""
+    pick: IntArray
+    """Own strategy for each strategy of the source."""
+
+    def restore(self, choice: IntArray) -> IntArray:
+        """Choice of the larger problem. Shapes: (nodes of the smaller,) -> (n,)."""
+        return self.pick[self.at[:-1] + choice[self.source]]
+
+
+def merged(problem: Problem) -> tuple[Problem, View, bool]:
+    """One round: strategies cleared, one-to-one neighbours made one node, and whether anything changed."""
+    alive = np.isfinite(problem.costs)
+    start, gone = problem.starts, 0
+    args = (start, problem.edges, problem.tables, problem.table_of)
+    gone += loops.keep_supported(*args, alive)
+    _check(alive, start)
+    gone += _clear_dominated(problem, alive)
+    gone += loops.keep_supported(*args, alive)
+    _check(alive, start)
+    where = offsets(problem.sizes[problem.edges[:, 1]])
+    first_of = np.zeros(where[-1], dtype=np.int64)
+    exact = loops.partners(*args, alive, where, first_of)
+    view = _components(problem, alive, exact, where, first_of)
+    small = _through(problem, view)
+    changed = gone > 0 or len(small.sizes) < len(problem.sizes)
+    return small, view, changed or len(small.edges) < len(problem.edges)
+
+
+def _check(alive: BoolArray, start: IntArray) -> None:
+    if not np.logical_or.reduceat(alive, start[:-1]).all():
+        raise InfeasibleError("a node has no strategy left that its neighbours allow")
+
+
+def _clear_dominated(problem: Problem, alive: BoolArray) -> int:
+    memory = problem.memory
+    count = len(problem.sizes)
+    if memory is None:
+        spans, span_at, usages = np.zeros(count + 1, np.int64), np.zeros(0, np.int64), np.zeros(0)
+    else:
+        by = np.argsort(memory.nodes, kind="stable")
+        spans = offsets(np.bincount(memory.nodes, minlength=count))
+        span_at, usages = memory.starts(problem.sizes)[:-1][by], memory.usages
+    g = graph_of(problem)
+    return int(
+        loops.clear_dominated(
+            g.start,
+            g.costs,
+            g.adj,
+            g.other,
+            g.own_rows,
+            g.tables,
+            spans,
+            span_at,
+            usages,
+            alive,
+            COMPARED,
+        )
+    )
+
+
+def _components(
+    problem: Problem, alive: BoolArray, exact: BoolArray, where: IntArray, first_of: IntArray
+) -> View:
+    """Every node follows the first node of its component, along one-to-one edges."""
+    start, sizes = problem.starts, problem.sizes
+    near: defaultdict[int, list[tuple[int, int, bool]]] = defaultdict(list)
+    for e in np.flatnonzero(exact):
+        i, j = int(problem.edges[e, 0]), int(problem.edges[e, 1])
+        near[i].append((j, int(e), True))
+        near[j].append((i, int(e), False))
+    source = np.full(len(sizes), -1, dtype=np.int64)
+    picks: list[IntArray] = [np.zeros(0, dtype=np.int64)] * len(sizes)
+    roots = 0
+    for root in range(len(sizes)):
+        if source[root] >= 0:
+            continue
+        source[root], roots = roots, roots + 1
+        picks[root] = np.flatnonzero(alive[start[root] : start[root + 1]])
+        queue = [root]
+        for i in queue:
+            for j, e, known_is_first in near[i]:
+                if source[j] >= 0:
+                    continue
+                source[j] = source[root]
+                if known_is_first:
+                    partner = np.zeros(sizes[i], dtype=np.int64)
+                    second = np.flatnonzero(alive[start[j] : start[j + 1]])
+                    partner[first_of[where[e] + second]] = second
+                    picks[j] = partner[picks[i]]
+                else:
+                    picks[j] = first_of[where[e] + picks[i]]
+                queue.append(j)
+    at = offsets(np.array([len(p) for p in picks]))
+    return View(source=source, at=at, pick=np.concatenate(picks))
+
+
+def _through(problem: Problem, view: View) -> Problem:
+    """The smaller problem that a view leaves: costs, tables and spans carried over and added up."""
+    sizes = np.zeros(int(view.source.max()) + 1, dtype=np.int64)
+    sizes[view.source] = np.diff(view.at)
+    start, old = offsets(sizes), problem.starts
+    length = np.diff(view.at)
+    column = np.arange(view.at[-1]) - np.repeat(view.at[:-1], length)
+    into = np.repeat(start[view.source], length) + column
+    costs = np.bincount(into, problem.costs[np.repeat(old[:-1], length) + view.pick], start[-1])
+    pairs: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
+    for e, (i, j) in enumerate(problem.edges):
+        a, b = int(view.source[i]), int(view.source[j])
+        if a == b or sizes[a] == 1 or sizes[b] == 1:
+            rows, columns = _picks(view, i), _picks(view, j)
+            values = problem.tables[problem.table_of[e] + rows * problem.sizes[j] + columns]
+            to = b if sizes[a] == 1 else a
+            costs[start[to] : start[to + 1]] += values
+        else:
+            pairs[min(a, b), max(a, b)].append(e)
+    edges, tables = _joint_tables(problem, view, sizes, pairs, costs)
+    flat, table_of = share(tables)
+    return Problem(
+        sizes=sizes,
+        costs=costs,
+        edges=np.array(edges, dtype=np.int64).reshape(-1, 2),
+        tables=flat,
+        table_of=table_of,
+        memory=_memory_through(problem, view),
+    )
+
+
+def _picks(view: View, node: int) -> IntArray:
+    return view.pick[view.at[node] : view.at[node + 1]]
+
+
+def _joint_tables(
+    problem: Problem,
+    view: View,
+    sizes: IntArray,
+    pairs: dict[tuple[int, int], list[int]],
+    costs: Array,
+) -> tuple[list[tuple[int, int]], list[Array]]:
+    """One table a pair of nodes; those that are a row plus a column term go into the nodes' costs."""
+    start = offsets(sizes)
+    edges: list[tuple[int, int]] = []
+    tables: list[Array] = []
+    for (a, b), members in sorted(pairs.items()):
+        target = np.zeros(sizes[a] * sizes[b])
+        for e in members:
+            i, j = problem.edges[e]
+            table = problem.tables[problem.table_of[e] :]
+            swap = bool(view.source[i] != a)
+            loops.add_joint(target, _picks(view, i), _picks(view, j), table, problem.sizes[j], swap)
+        if loops.separable(sizes[a], sizes[b], target, 0.0):
+            square = target.reshape(sizes[a], sizes[b])
+            costs[start[a] : start[a + 1]] += square[:, 0]
+            costs[start[b] : start[b + 1]] += square[0] - square[0, 0]
+        else:
+            edges.append((a, b))
+            tables.append(target)
+    return edges, tables
+
+
+def _memory_through(problem: Problem, view: View) -> Memory | None:
+    memory = problem.memory
+    if memory is None:
+        return None
+    at, length = memory.starts(problem.sizes)[:-1], np.diff(view.at)[memory.nodes]
+    begin = offsets(length)
+    column = np.arange(begin[-1]) - np.repeat(begin[:-1], length)
+    pick = view.pick[np.repeat(view.at[memory.nodes], length) + column]
+    usages = memory.usages[np.repeat(at, length) + pick]
+    return Memory(view.source[memory.nodes], memory.lo, memory.hi, usages, memory.limit)
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """A node eliminated: its best strategy for the strategies of its neighbours."""
+
+    node: int
+    near: tuple[int, ...]
+    best: IntArray
+
+
+@dataclass(frozen=True, slots=True)
+class Core:
+    """What is left to decide, and how the whole follows."""
+
+    problem: Problem
+    """Costs and edges; its memory is in `timeline`."""
+    timeline: Timeline
+    """Room at the points that can bind."""
+    views: tuple[View, ...]
+    """From the problem asked to the one before elimination, in order."""
+    gone: tuple[Gone, ...]
+    """Nodes eliminated from the latter, in order."""
+    kept: IntArray
+    """Nodes of the latter that the core has."""
+    base: Problem
+    """The latter: all merged, nothing eliminated."""
+    constant: float
+    """Cost that no choice of the core changes."""
+
+    def restore(self, choice: IntArray) -> IntArray:
+        """Choice of the problem asked from one of the core."""
+        whole = np.zeros(len(self.base.sizes), dtype=np.int64)
+        whole[self.kept] = choice
+        for step in reversed(self.gone):
+            whole[step.node] = step.best[tuple(whole[list(step.near)])]
+        for view in reversed(self.views):
+            whole = view.restore(whole)
+        return whole
+
+
+def presolve(problem: Problem) -> Core:
+    """The smallest problem that exact reductions leave.
+
+    Raises:
+        InfeasibleError: forbidden pairs leave a node without strategy.
+    """
+    return _reduced(problem, ())
+
+
+def without(core: Core, dead: BoolArray) -> Core:
+    """The core reduced again after some of its strategies were ruled out.
+
+    Args:
+        core: of an earlier presolve.
+        dead: strategies that no wanted choice uses. Shape: as the core's costs.
+
+    Raises:
+        InfeasibleError: nothing is left.
+    """
+    costs = core.base.costs.copy()
+    start, sizes = core.base.starts[:-1][core.kept], core.problem.sizes
+    column = np.arange(len(dead)) - np.repeat(core.problem.starts[:-1], sizes)
+    costs[(np.repeat(start, sizes) + column)[dead]] = np.inf
+    return _reduced(replace(core.base, costs=costs), core.views)
+
+
+def _reduced(problem: Problem, views: tuple[View, ...]) -> Core:
+    for _ in range(ROUNDS):
+        problem, view, changed = merged(problem)
+        views = (*views, view)
+        if not changed:
+            break
+    line = timeline_of(problem.memory, problem.sizes)
+    small, kept, gone, constant = _without_free(problem, np.diff(line.first) == 0)
+    first = np.append(line.first[kept], line.first[-1])
+    return Core(small, line._replace(first=first), views, tuple(gone), kept, problem, constant)
+
+
+def _without_free(problem: Problem, free: BoolArray) -> tuple[Problem, IntArray, list[Gone], float]:
+    """Eliminates nodes that memory does not see and that have at most two neighbours."""
+    costs = [c.copy() for c in problem.node_costs()]
+    near: list[dict[int, Array]] = [{} for _ in costs]
+    for (i, j), table in zip(problem.edges.tolist(), problem.edge_tables(), strict=True):
+        near[i][j], near[j][i] = table, table.T
+    gone: list[Gone] = []
+    constant = 0.0
+    left = np.ones(len(costs), dtype=bool)
+    queue = [v for v in range(len(costs)) if free[v]]
+    while queue:
+        v = queue.pop()
+        if not left[v] or len(near[v]) > 2 or not _fits(v, near, costs):
+            continue
+        around = tuple(sorted(near[v]))
+        joint = costs[v].reshape((-1,) + (1,) * len(around))
+        for axis, u in enumerate(around):
+            shape = [len(costs[v]), *(1,) * len(around)]
+            shape[axis + 1] = len(costs[u])
+            joint = joint + near[v][u].reshape(shape)
+            del near[u][v]
+        best = joint.argmin(axis=0)
+        least = np.take_along_axis(joint, best[None], axis=0)[0]
+        if not around:
+            constant += float(least)
+        elif len(around) == 1:
+            costs[around[0]] = costs[around[0]] + least
+        else:
+            a, b = around
+            near[a][b] = least + near[a][b] if b in near[a] else least
+            near[b][a] = near[a][b].T
+        left[v], near[v] = False, {}
+        gone.append(Gone(v, around, best))
+        queue.extend(u for u in around if free[u])
+    small, kept = _compact(costs, near, left, problem)
+    return small, kept, gone, constant
+
+
+def _fits(v: int, near: list[dict[int, Array]], costs: list[Array]) -> bool:
+    entries = len(costs[v])
+    for u in near[v]:
+        entries *= len(costs[u])
+    return entries <= LARGEST_PRODUCT
+
+
+def _compact(
+    costs: list[Array],
+    near: list[dict[int, Array]],
+    left: BoolArray,
+    problem: Problem,
+) -> tuple[Problem, IntArray]:
+    kept = np.flatnonzero(left)
+    index = np.cumsum(left) - 1
+    edges = [(i, j) for i in kept.tolist() for j in sorted(near[i]) if j > i]
+    flat, table_of = share([np.ascontiguousarray(near[i][j]) for i, j in edges])
+    small = Problem(
+        sizes=problem.sizes[kept],
+        costs=np.concatenate([costs[v] for v in kept]) if len(kept) else np.zeros(0),
+        edges=index[np.array(edges, dtype=np.int64).reshape(-1, 2)],
+        tables=flat,
+        table_of=table_of,
+    )
+    return small, kept
