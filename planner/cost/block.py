@@ -143,9 +143,8 @@ def operator_cost(s: Setting, block: Block, op: Operator, split: Split) -> Opera
     if op.kind == "matmul":
         groups, m, n, k = matmul_shape(s, block, op, split)
         narrow = precision if op.weights else ("bf16" if precision == "fp8" else precision)
-        forward = kernels.matmul(chip, narrow, groups, m, n, k, size)
-        if op.view == "expert":
-            forward = forward * kernels.grouped_slowdown(m)
+        idle = kernels.FEW_ROWS if op.view == "expert" else 0.0
+        forward = kernels.matmul(chip, narrow, groups, m, n, k, size, idle_rows=idle)
         backward = op.backward * forward * kernels.BACKWARD_MATMUL
     elif op.kind == "attention":
         forward = _attention_seconds(s, block, split, flops)

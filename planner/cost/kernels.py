@@ -35,7 +35,15 @@ LOSS_FORWARD, LOSS_BACKWARD = 8.0, 10.0
 
 
 def matmul(
-    chip: Chip, precision: str, groups: Number, m: Number, n: Number, k: Number, size: Number
+    chip: Chip,
+    precision: str,
+    groups: Number,
+    m: Number,
+    n: Number,
+    k: Number,
+    size: Number,
+    *,
+    idle_rows: float = 0.0,
 ) -> Array:
     """Seconds of ``groups`` products of (m, k) by (k, n).
 
@@ -50,6 +58,7 @@ def matmul(
         n: columns written.
         k: length of the sums.
         size: bytes of inputs and outputs of all groups; fp8 casts come on top.
+        idle_rows: rows whose time every group loses: ``FEW_ROWS`` for the products of many experts.
 
     Units: seconds.
 
@@ -57,24 +66,13 @@ def matmul(
     """
     rows = np.ceil(np.asarray(m, dtype=np.float64) / TILE) * TILE
     rate = chip.peak_for(precision) * chip.efficiency_for(precision)
-    compute = 2.0 * groups * rows * n * (np.asarray(k) + SHORT_SUM) / rate
+    compute = 2.0 * groups * (rows + idle_rows) * n * (np.asarray(k) + SHORT_SUM) / rate
     cast = CAST_BYTES * groups * m * np.asarray(k) if precision == "fp8" else 0.0
     stream = np.asarray(size, dtype=np.float64) / (chip.memory_bandwidth * chip.memory_efficiency)
     p = chip.matmul_sharpness
     high, low = np.maximum(compute, stream), np.minimum(compute, stream)
     joint = high * (1.0 + (low / np.maximum(high, 1e-30)) ** p) ** (1.0 / p)
     return np.asarray(chip.matmul_latency + joint + stream_seconds(chip, cast))
-
-
-def grouped_slowdown(rows: Number) -> Array:
-    """By how much the products of many experts are slower than one product of the same size.
-
-    Args:
-        rows: tokens of each expert.
-
-    Source: see ``FEW_ROWS``.
-    """
-    return np.asarray(1.0 + FEW_ROWS / np.maximum(np.asarray(rows, dtype=np.float64), 1.0))
 
 
 def attention(
