@@ -60,7 +60,9 @@ def deliver(
     for path in output.paths:
         write_output(path, answer)
         screen.note(f"Wrote {path}.")
-    if answer.proof.stopped:
+    if answer.proof.stopped and answer.proof.optimal:
+        screen.note("Stopped after the plan was proven, before all alternatives were compared.")
+    elif answer.proof.stopped:
         best, bound = show_seconds(answer.step), show_seconds(answer.proof.bound)
         screen.note(f"Stopped. Best so far {best}; nothing can be better than {bound}.")
         return exits.STOPPED

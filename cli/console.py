@@ -70,11 +70,7 @@ class Screen:
 
     def write(self, text: str) -> None:
         """An answer for programs, as it is; one who stopped reading it has had enough."""
-        try:
-            sys.stdout.write(text)
-            sys.stdout.flush()
-        except BrokenPipeError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        put(text, sys.stdout)
 
     def note(self, text: str) -> None:
         """Talk that nobody needs."""
@@ -83,7 +79,25 @@ class Screen:
 
     def say(self, text: str) -> None:
         """Talk."""
-        print(text, file=sys.stderr, flush=True)
+        put(text + "\n", sys.stderr)
+
+
+def put(text: str, stream: TextIO) -> None:
+    """Writes to a stream; where nobody reads it any more (``2>&1 | head``), the rest goes nowhere.
+
+    Raises:
+        PlannerError: the stream is a file that cannot be written, a full disk for one (O03).
+    """
+    try:
+        stream.write(text)
+        stream.flush()
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        if not isinstance(error, BrokenPipeError):
+            from planner.errors import PlannerError
+
+            why = error.strerror or error
+            raise PlannerError.of("O03", f"the output cannot be written: {why}.") from None
 
 
 class ProgressLine:
@@ -116,7 +130,7 @@ class ProgressLine:
         self._shown = now
         text = progress_text(progress, now - self._started)
         if not self._redraws:
-            print(text, file=sys.stderr, flush=True)
+            put(text + "\n", sys.stderr)
             return
         self._drawn = True
         room = shutil.get_terminal_size().columns - 1

@@ -5,7 +5,14 @@ The names cannot be confused: a layout's keys are a closed list, and no model fi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from cli.options import is_number
+
+if TYPE_CHECKING:
+    from planner.errors import Fault
 
 LAYOUT = frozenset({
     "dp", "tp", "pp", "cp", "ep", "etp", "vpp", "mbs", "micro-batch", "sharding", "zero", "shard-group",
@@ -36,7 +43,7 @@ def divided(pairs: Mapping[str, str]) -> tuple[dict[str, int | str], dict[str, s
     faults = []
     for key, value in pairs.items():
         if is_layout(key):
-            layout[key] = int(value) if value.isdecimal() else value
+            layout[key] = int(value) if is_number(value) else value
         elif slip := _slip(key):
             faults.append(
                 Fault(
@@ -80,3 +87,14 @@ def _slip(key: str) -> str:
     from difflib import get_close_matches
 
     return next(iter(get_close_matches(_plain(key), sorted(LAYOUT), n=1, cutoff=0.75)), "")
+
+
+def in_words_of_set(faults: Iterable[Fault]) -> list[Fault]:
+    """Faults of a layout where it is stated with ``--set``: what speaks of pins elsewhere speaks of that."""
+
+    def said(text: str) -> str:
+        return text.replace("--pin ", "--set ").replace("pin '", "--set '")
+
+    return [
+        replace(fault, what=said(fault.what), fix=tuple(map(said, fault.fix))) for fault in faults
+    ]

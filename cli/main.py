@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import itertools
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from cli import exits
+from cli.console import put
 from cli.evaluate import evaluate
 from cli.list import list_names
 from cli.plan import plan
@@ -44,17 +47,20 @@ app.command("schema")(schema)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command line and returns its exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")
+    _ready_streams()
     try:
         return _run(words)
     except (KeyboardInterrupt, typer.Abort):
-        print("Stopped before there was an answer.", file=sys.stderr)
+        _say("Stopped before there was an answer.")
         return exits.INTERRUPTED
+    except SystemExit:  # how the parser ends where nobody reads its help any more
+        return exits.ANSWER
     except Exception as error:
-        from planner.errors import PlannerError
+        from planner.errors import Fault, PlannerError
 
+        if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+            what = f"the output cannot be written: {error.strerror}."
+            return _refuse([Fault("O03", what)], words)
         if isinstance(error, typer.TyperException):
             return _refuse([_usage_fault(error)], words)
         if isinstance(error, PlannerError):
@@ -62,9 +68,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _bug(error, words)
 
 
+def _ready_streams() -> None:
+    """Odd characters are replaced, and a stream that the caller closed goes nowhere."""
+    sys.stdout = sys.stdout or Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
+    sys.stderr = sys.stderr or Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+
+
+def _say(text: str) -> None:
+    put(text + "\n", sys.stderr)
+
+
 def _run(words: list[str]) -> int:
     if words[0] == "--version":
-        print(PROGRAM, _version())
+        put(f"{PROGRAM} {_version()}\n", sys.stdout)
         return exits.ANSWER
     from typer.main import get_command
 
@@ -124,12 +143,10 @@ def _refuse(faults: Sequence[Fault], words: list[str]) -> int:
         import json
         from dataclasses import asdict
 
-        print(
-            json.dumps({"faults": [asdict(f) for f in faults]}, ensure_ascii=False), file=sys.stderr
-        )
+        _say(json.dumps({"faults": [asdict(f) for f in faults]}, ensure_ascii=False))
     else:
         for fault in faults:
-            print(fault, file=sys.stderr)
+            _say(str(fault))
     return exits.WRONG_INPUT
 
 
@@ -144,20 +161,18 @@ def _bug(error: Exception, words: list[str]) -> int:
     import traceback
 
     trace = "".join(traceback.format_exception(error))
-    print(f"Error: {type(error).__name__}: {error}", file=sys.stderr)
-    print(
-        "       This is a bug in shardwright, not in your input. Please report it,", file=sys.stderr
-    )
+    _say(f"Error: {type(error).__name__}: {error}")
+    _say("       This is a bug in shardwright, not in your input. Please report it,")
     if "--verbose" in words:
-        print(f"       with the text below.   [X01]\n\n{trace}", file=sys.stderr, end="")
+        _say(f"       with the text below.   [X01]\n\n{trace.rstrip()}")
         return exits.BUG
     try:
         handle, name = tempfile.mkstemp(prefix=f"{PROGRAM}-", suffix=".log", text=True)
         with os.fdopen(handle, "w", encoding="utf-8") as stream:
             stream.write(f"{PROGRAM} {' '.join(words)}\n\n{trace}")
-        print(f"       with the file {name}   [X01]", file=sys.stderr)
+        _say(f"       with the file {name}   [X01]")
     except OSError:
-        print("       with what --verbose shows.   [X01]", file=sys.stderr)
+        _say("       with what --verbose shows.   [X01]")
     return exits.BUG
 
 

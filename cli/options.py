@@ -39,7 +39,7 @@ GlobalBatch: TypeAlias = Annotated[
     ),
 ]  # fmt: skip
 SeqLen: TypeAlias = Annotated[
-    int | None,
+    str | None,
     typer.Option(
         "--seq-len", "-s", metavar="N", help="Tokens in a sequence; default: the model's maximum."
     ),
@@ -124,7 +124,23 @@ NoColor: TypeAlias = Annotated[bool, typer.Option("--no-color", help="Plain text
 
 def batch(text: str | None) -> int | str | None:
     """A global batch: sequences as a number, anything else as it was written."""
-    return int(text) if text is not None and text.isdecimal() else text
+    return int(text) if text is not None and is_number(text) else text
+
+
+def is_number(text: str) -> bool:
+    """Whether a text is a whole number as people write them: Python refuses to read thousands of digits."""
+    return text.isascii() and text.isdecimal() and len(text) < 20
+
+
+def tokens(text: str | None) -> int | None:
+    """A sequence length."""
+    from planner.errors import PlannerError
+
+    if text is None or is_number(text):
+        return None if text is None else int(text)
+    raise PlannerError.of(
+        "A03", f"--seq-len {text!r} is no length of a sequence.", "Write it like 8192."
+    )
 
 
 def chosen(word: str, names: Sequence[str], flag: str) -> str:

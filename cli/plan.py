@@ -47,7 +47,7 @@ def plan(
         cluster=cluster,
         trainer=trainer,
         global_batch=o.batch(global_batch),
-        seq_len=seq_len,
+        seq_len=o.tokens(seq_len),
         precision=precision,
         optimizer=optimizer,
         recipe_file=recipe,

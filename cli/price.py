@@ -31,9 +31,10 @@ def price(
     """Evaluate a layout that you already have; no search."""
     from cli.answer import Output, deliver
     from cli.console import Screen
-    from cli.layout import divided
+    from cli.layout import divided, in_words_of_set
     from planner.api import Question
     from planner.api import price as evaluate
+    from planner.errors import PlannerError
 
     screen = Screen(quiet=quiet, verbose=verbose, no_color=no_color)
     output = Output.asked(form, detail, out)
@@ -43,11 +44,15 @@ def price(
         cluster=cluster,
         trainer=trainer,
         global_batch=o.batch(global_batch),
-        seq_len=seq_len,
+        seq_len=o.tokens(seq_len),
         precision=precision,
         optimizer=optimizer,
         recipe_file=recipe,
         memory_limit=memory_limit,
         overrides=overrides,
     )
-    return deliver(evaluate(question, layout), screen, output, NEXT_STEPS)
+    try:
+        answer = evaluate(question, layout)
+    except PlannerError as error:
+        raise PlannerError(*in_words_of_set(error.faults)) from None
+    return deliver(answer, screen, output, NEXT_STEPS)

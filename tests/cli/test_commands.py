@@ -114,6 +114,15 @@ def test_a_stopped_search_has_an_answer(planner: Any, capsys: pytest.CaptureFixt
     assert err.endswith("Stopped. Best so far 18.1 s; nothing can be better than 17.4 s.\n")
 
 
+def test_stopped_after_the_proof_is_an_answer(
+    planner: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    proof = planner.answer.proof.model_copy(update={"stopped": True, "optimal": True})
+    planner.answer = planner.answer.model_copy(update={"proof": proof})
+    assert main(["plan", "m", "-c", "c"]) == 0
+    assert "Stopped after the plan was proven" in capsys.readouterr().err
+
+
 def test_ctrl_c_before_any_answer(planner: Any, capsys: pytest.CaptureFixture[str]) -> None:
     planner.answer = KeyboardInterrupt()
     assert main(ASKED) == 130
@@ -173,7 +182,8 @@ def test_a_bug_is_reported_without_a_traceback(
         ("plan", "A03", "missing argument 'MODEL'"),
         ("plan m n -c c", "A03", "unexpected extra argument"),
         ("plan m -c", "A03", "requires an argument"),
-        ("plan m -c c --seq-len many", "A03", "'--seq-len'"),
+        ("plan m -c c --seq-len many", "A03", "--seq-len 'many'"),
+        (f"plan m -c c --seq-len {'9' * 5000}", "A03", "is no length of a sequence"),
         ("plan m -c c --top 0", "A03", "'--top'"),
         ("plan m -c c -f tabel", "A03", "Nearest: table"),
         ("plan m -c c --detail memory,opps", "A03", "Nearest: ops"),
