@@ -6,8 +6,8 @@ from collections.abc import Callable, Collection, Sequence
 
 from planner.plan.schema import BlockPlan, Collective, OperatorPlan, Plan, Stage
 from planner.report.numbers import gib, gib_parts, percent, seconds_parts
-from planner.report.removed import removed_by_rule
-from planner.report.tables import BLANK, Column, Line, Span, table
+from planner.report.removed import everything_removed, removed_by_rule
+from planner.report.tables import BLANK, Column, Line, Span, flow, styled, table
 from planner.units import GB, TERA, show_bytes, show_count, show_seconds, three_digits
 
 
@@ -68,7 +68,9 @@ def _stage_columns(stages: Sequence[Stage]) -> list[Column]:
         Column(heading="forward", cells=[show_seconds(stage.forward) for stage in stages]),
         Column(heading="backward", cells=[show_seconds(stage.backward) for stage in stages]),
         Column(
-            heading="in flight", cells=[three_digits(stage.in_flight) for stage in stages], drop=1
+            heading="in flight",
+            cells=[f"{round(stage.in_flight, 2):g}" for stage in stages],
+            drop=1,
         ),
     ]
 
@@ -100,13 +102,18 @@ def _operator_columns(block: BlockPlan) -> list[Column]:
         Column(heading="operator", cells=[row.name for row in rows], left=True),
         Column(heading="kind", cells=[row.kind for row in rows], left=True, drop=1),
         Column(heading="split", cells=[_split(row) for row in rows], left=True),
-        Column(heading="FLOPs", cells=[show_count(row.flops) for row in rows], drop=3),
+        Column(heading="FLOPs", cells=[_flops(row.flops) for row in rows], drop=3),
         Column(heading="forward", cells=[show_seconds(row.forward) for row in rows]),
         Column(heading="backward", cells=[show_seconds(row.backward) for row in rows]),
         Column(heading="of roofline", drop=2,
                cells=[percent(row.roofline / row.forward, 0) if row.forward else "" for row in rows]),
         Column(heading="saved", cells=[_saved(row) for row in rows], drop=4),
     ]  # fmt: skip
+
+
+def _flops(count: float) -> str:
+    """With the prefixes of units: a B would be bytes, beside columns that have them."""
+    return show_count(count).replace(" B", " G")
 
 
 def _split(row: OperatorPlan) -> str:
@@ -127,6 +134,7 @@ def _collective_columns(block: BlockPlan) -> list[Column]:
         (op.name, c) for op in block.operators for c in op.collectives
     ]
     rows += [("", collective) for collective in block.gradient_collectives]
+    rows = [row for row in rows if row[1].seconds]  # over an axis of one there is nothing to send
     return [
         Column(heading="collective", cells=[c.kind for _, c in rows], left=True),
         Column(heading="axis", cells=[c.axis for _, c in rows], left=True),
@@ -142,7 +150,7 @@ def _collective_columns(block: BlockPlan) -> list[Column]:
 def _rules(plan: Plan, width: int) -> list[Line]:
     return [
         _title("Rules, and the layouts that each removed"),
-        *removed_by_rule(plan.removed, width),
+        *removed_by_rule(everything_removed(plan), width),
     ]
 
 
@@ -174,13 +182,12 @@ def _sources(plan: Plan, width: int) -> list[Line]:
         ("trainer", f"{plan.trainer} {plan.trainer_release}"),
         *((f"{name} hash", value) for name, value in plan.fingerprints),
     ]
-    table_of_facts = [
-        Column(heading="", cells=[name for name, _ in facts], left=True),
-        Column(heading="", cells=[value for _, value in facts], left=True),
+    lines = [
+        line for name, value in facts for line in flow([value], " ", width, f"  {name:<14}", 16)
     ]
     return [
         _title("Sources"),
-        *table(table_of_facts, width)[1:],
+        *styled(lines),
         BLANK,
         _title("Network, for one chip and direction"),
         *table(network, width),

@@ -8,9 +8,9 @@ from planner.plan.schema import NoPlan, Plan
 from planner.report.degrees import alternative_columns
 from planner.report.no_plan import render_no_plan
 from planner.report.numbers import gib, gib_parts, percents, seconds_parts
-from planner.report.removed import removed_by_family
-from planner.report.tables import Column, plain
-from planner.report.text import verdict
+from planner.report.removed import everything_removed, removed_by_family
+from planner.report.tables import BLANK, Column, plain
+from planner.report.text import searched, verdict
 from planner.units import show_seconds
 
 ENDLESS = 10_000
@@ -30,7 +30,9 @@ def render_markdown(answer: Plan | NoPlan) -> str:
         *(f"- Warning: {warning}" for warning in answer.warnings),
         f"- Trust: {answer.trust.text}",
     ]
-    removed = plain(removed_by_family(answer.removed, ENDLESS)).strip()
+    found = [*searched(answer, ENDLESS), BLANK]
+    found += removed_by_family(everything_removed(answer), ENDLESS)
+    removed = "\n".join(line.strip() for line in plain(found).splitlines()).strip()
     parts = [
         title,
         f"{sentences}\n",

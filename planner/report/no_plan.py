@@ -7,7 +7,7 @@ from collections.abc import Collection
 from planner.plan.schema import NoPlan, Remedy
 from planner.report.degrees import product
 from planner.report.numbers import gib, gib_parts
-from planner.report.removed import removed_by_family, removed_by_rule
+from planner.report.removed import everything_removed, removed_by_family, removed_by_rule
 from planner.report.tables import (
     BLANK,
     Column,
@@ -26,13 +26,14 @@ VERDICT = 80
 def render_no_plan(answer: NoPlan, width: int, detail: Collection[str] = ()) -> list[Line]:
     """The page: verdict, closest candidate, remedies, what was removed."""
     every_rule = "rules" in detail or "all" in detail
+    removed = everything_removed(answer)
     blocks: list[list[Line]] = [
         styled(flow(_verdict(answer), " ", min(width, VERDICT), "  ", 2), "bad"),
         _closest(answer, width),
         _remedies(answer, width),
         _basis(answer, min(width, VERDICT)),
-        removed_by_family(answer.removed, width, "" if every_rule else "More: --detail rules"),
-        [(Span("  Rules", "head"),), *removed_by_rule(answer.removed, width)] if every_rule else [],
+        removed_by_family(removed, width, "" if every_rule else "More: --detail rules"),
+        [(Span("  Rules", "head"),), *removed_by_rule(removed, width)] if every_rule else [],
     ]
     return [line for block in blocks if block for line in (*block, BLANK)][:-1]
 

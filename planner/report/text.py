@@ -22,7 +22,7 @@ from planner.report.numbers import (
     percents,
     seconds_parts,
 )
-from planner.report.removed import removed_by_family
+from planner.report.removed import everything_removed, removed_by_family
 from planner.report.tables import (
     BLANK,
     INDENT,
@@ -30,6 +30,7 @@ from planner.report.tables import (
     Line,
     Span,
     Style,
+    fitting,
     flow,
     labelled,
     styled,
@@ -74,9 +75,12 @@ def render(
         _where_a_step_goes(answer, width),
         _fullest_chip(answer, width),
         _alternatives(answer, width),
-        [*_searched(answer, width), *removed_by_family(answer.removed, width)],
+        [
+            *searched(answer, width),
+            *removed_by_family(everything_removed(answer), width),
+        ],
         *details(answer, width, detail),
-        _next(next_steps),
+        _next(next_steps, width),
     ]
     return [line for block in blocks if block for line in (*block, BLANK)][:-1]
 
@@ -126,7 +130,7 @@ def _where_a_step_goes(plan: Plan, width: int) -> list[Line]:
     hidden = [f"+{s} hidden" if t.hidden else "" for t, s in zip(terms, behind, strict=True)]
     after = [
         Column(heading="", cells=percents(values, plan.step)),
-        Column(heading="", cells=hidden, left=True),
+        Column(heading="", cells=hidden, left=True, drop=1),
     ]
     return _bars("Where a step goes", show_seconds(plan.step), terms, seconds, after, width)
 
@@ -161,6 +165,7 @@ def _bars(
         Column(heading=total, cells=values),
         *after,
     ]
+    columns = fitting(columns, width)
     room = min(BAR, width - table_width(columns) - 2)
     if room >= 4:
         largest = max(term.value for term in terms)
@@ -185,7 +190,8 @@ def _alternatives(plan: Plan, width: int) -> list[Line]:
     return lines
 
 
-def _searched(plan: Plan, width: int) -> list[Line]:
+def searched(plan: Plan, width: int) -> list[Line]:
+    """How much was searched, and what that proves."""
     proof = plan.proof
     if proof.searched <= 1:
         return [(Span("  Priced this one layout; nothing was searched."),)]
@@ -201,14 +207,14 @@ def _searched(plan: Plan, width: int) -> list[Line]:
     return styled(flow([counts, bound], " ", width, "  ", INDENT), caution)
 
 
-def _next(steps: NextSteps) -> list[Line]:
+def _next(steps: NextSteps, width: int) -> list[Line]:
     if not steps:
         return []
     commands = Column(heading="", cells=[command for command, _ in steps], left=True)
     uses = Column(
-        heading="", cells=[use for _, use in steps], left=True, styles=["dim"] * len(steps)
+        heading="", cells=[use for _, use in steps], left=True, drop=1, styles=["dim"] * len(steps)
     )
-    _, *lines = table([commands, uses], WIDEST)
+    _, *lines = table([commands, uses], width - 7)
     return [
         (Span("  Next   " if index == 0 else " " * 9), *line[1:])
         for index, line in enumerate(lines)
