@@ -8,7 +8,7 @@ import typer
 
 from cli import options as o
 
-KINDS = ("plan", "model", "cluster", "recipe")
+KINDS = ("plan", "no-plan", "model", "cluster", "recipe")
 
 
 def schema(

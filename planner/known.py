@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
@@ -14,18 +15,20 @@ from planner.frontends.hardware_files import ClusterFile, dump_chip, dump_cluste
 from planner.frontends.model_file import dump_model, read_model
 from planner.frontends.model_schema import ModelDescription
 from planner.frontends.recipe_file import RecipeFile
+from planner.frontends.yaml_source import load_yaml
 from planner.graph.architecture import Architecture
 from planner.graph.blocks import build_model
 from planner.hardware.chip import Chip
 from planner.hardware.cluster import Cluster
-from planner.plan.schema import Plan
+from planner.plan.schema import NoPlan, Plan
 from planner.trainers.registry import TRAINERS
 from planner.trainers.trainer import Trainer
-from planner.units import GB, GIB, TERA, Json
+from planner.units import GB, GIB, TERA, Json, show_bytes, show_seconds
 
 KINDS = ("models", "clusters", "chips", "trainers")
 SCHEMAS: dict[str, type[BaseModel]] = {
     "plan": Plan,
+    "no-plan": NoPlan,
     "model": ModelDescription,
     "cluster": ClusterFile,
     "recipe": RecipeFile,
@@ -81,16 +84,30 @@ def show(name: str) -> Shown:
     if find("chip", name):
         return _chip(read_chip(name))
     if find("cluster", name):
-        return _cluster(read_cluster(name))
+        return _cluster(read_cluster(name, notes=False))
     if path or find("model", name):
-        return _model(read_model(name))
+        return _described(name)
     if ":" in name:
-        return _cluster(read_cluster(name))
+        return _cluster(read_cluster(name, notes=False))
+    if Path(name).is_dir():
+        return _model(read_model(name))
     known = [entry.name for kind in ("model", "chip", "cluster") for entry in entries(kind)]
     close = listed(nearest(name, [*known, *(t.name for t in TRAINERS)]), "and")
     raise PlannerError.of(
         "M01", f"nothing is known as '{name}'. Nearest: {close}.", "All: shardwright list models"
     )
+
+
+def _described(name: str) -> Shown:
+    """A model by name, or whatever a file describes: hardware is known by its keys."""
+    path = Path(name)
+    if path.suffix.lower() in (".yaml", ".yml") and path.is_file():
+        data = load_yaml(path).data
+        if isinstance(data, dict) and "levels" in data:
+            return _cluster(read_cluster(name, notes=False))
+        if isinstance(data, dict) and "peak_tflops" in data:
+            return _chip(read_chip(name))
+    return _model(read_model(name))
 
 
 def schema(kind: str) -> dict[str, Json]:
@@ -175,6 +192,20 @@ def _trainer(trainer: Trainer) -> Shown:
     lines = [f"{trainer.name}: {trainer.release}", f"source: {trainer.source}", ""]
     for part in ("memory", "overlap", "overhead"):
         lines += [f"{part}: {data[part]['source']}"]
-        lines += [f"  {key}: {value:g}" for key, value in data[part].items() if key != "source"]
+        facts = data[part].items()
+        lines += [
+            f"  {key}: {_with_unit(part, key, value)}" for key, value in facts if key != "source"
+        ]
     lines += ["", "rules:", *(f"  {rule.name}: {rule.sentence}" for rule in trainer.rules)]
     return Shown("\n".join(lines) + "\n", data)
+
+
+def _with_unit(part: str, key: str, value: Json) -> str:
+    """A trainer's number as a person reads it; what has no unit is a share or a count."""
+    if part == "overhead" and key in ("step", "layer"):
+        return show_seconds(value)
+    if key == "runtime_bytes":
+        return show_bytes(value)
+    if key.endswith("_bytes"):
+        return f"{value:g} B an element"
+    return f"{value:g}" if isinstance(value, int | float) else str(value)

@@ -32,13 +32,14 @@ _COUNTED = re.compile(r"(?P<what>.*):(?P<count>[^:/\\]*)", re.DOTALL)
 _COUNT = re.compile(r"([0-9]{1,9})(?:[xX×]([0-9]{1,9}))?")
 
 
-def read_cluster(spec: str, folders: Sequence[Path] = ()) -> Cluster:
+def read_cluster(spec: str, folders: Sequence[Path] = (), *, notes: bool = True) -> Cluster:
     """The cluster that a person means.
 
     Args:
         spec: ``PROFILE``, ``PROFILE:COUNT``, ``CHIP:COUNT``, ``CHIP:NODESxPER``, or a YAML file of a cluster or
             a chip, with or without a count.
         folders: the user's own data, laid out as the packaged data are and looked up before them.
+        notes: whether to say what was taken from a profile; a copy of the profile to be edited must not say so.
 
     Raises:
         PlannerError: all faults of a file together, or what is wrong with the name or the count.
@@ -62,7 +63,14 @@ def read_cluster(spec: str, folders: Sequence[Path] = ()) -> Cluster:
         what = f"'{cluster.levels[-1].name}', the outermost level of {cluster.name}"
         fix = "Add a level for the network beyond it, or ask for fewer chips."
         raise PlannerError.of("C02", f"{cluster.num_chips} chips do not fit {what} ({limit}).", fix)
-    return _with_network_note(cluster, profile) if profile else cluster
+    if not (notes and profile):
+        return cluster
+    if count is None:
+        size = (
+            f"{cluster.num_chips:,} chips (a usual size of {profile}; --cluster …:COUNT for yours)"
+        )
+        cluster = replace(cluster, assumed=(size, *cluster.assumed))
+    return _with_network_note(cluster, profile)
 
 
 def read_chip(spec: str, folders: Sequence[Path] = ()) -> Chip:

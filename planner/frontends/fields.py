@@ -12,13 +12,14 @@ import types
 import typing
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
-from planner.errors import Fault, PlannerError, nearest
+from planner.errors import Fault, PlannerError, listed
 from planner.units import GB, GIB, MIB, TERA, US, Json, parse_quantity
 
 if TYPE_CHECKING:
@@ -189,7 +190,9 @@ def _fault(
     place = (*at, *path)
     if kind == "extra_forbidden":
         valid = _keys(model, path[:-1])
-        hint = f" Did you mean '{nearest(key, valid, 1)[0]}'?" if valid else ""
+        close = get_close_matches(key.lower(), valid, n=1, cutoff=0.5)
+        hint = f" Possible: {listed(valid)}." if valid else ""
+        hint = f" Did you mean '{close[0]}'?" if close else hint
         return Fault("Y01", f"unknown key '{key}' in {inside}.{hint}", where=source.where(place))
     if kind == "missing":
         return Fault("Y04", f"{inside} has no '{key}'.", where=source.where(place))
@@ -198,7 +201,8 @@ def _fault(
         context = item["ctx"]
         what = f"{_subject(path, noun)}{context['value']}{_of(inside, path)}{context['rest']}."
         return Fault(kind, what, tuple(context["fix"]), where)
-    what = f"{_subject(path, noun)}{_of(inside, path)} must be {_wanted(kind, item)}."
+    given = f" {item['input']!r}" if kind == "literal_error" and path else ""
+    what = f"{_subject(path, noun)}{given}{_of(inside, path)} must be {_wanted(kind, item)}."
     return Fault("U02", what, where=where)
 
 
@@ -231,6 +235,8 @@ def _inside(whole: Json, path: KeyPath) -> str:
 def _wanted(kind: str, item: Mapping[str, Any]) -> str:
     if kind == "greater_than_equal":
         return f"at least {item['ctx']['ge']}"
+    if kind == "less_than_equal":
+        return f"at most {item['ctx']['le']}"
     words = {
         "string": "text",
         "int": "a whole number",
@@ -238,7 +244,8 @@ def _wanted(kind: str, item: Mapping[str, Any]) -> str:
         "bool": "true or false",
     }
     words |= {"list": "a list", "tuple": "a list", "dict": "a mapping", "model": "a mapping"}
-    return next((word for start, word in words.items() if kind.startswith(start)), "otherwise")
+    plain = str(item["msg"]).removeprefix("Input should be ")
+    return next((word for start, word in words.items() if kind.startswith(start)), plain)
 
 
 def _keys(model: type[BaseModel], path: Iterable[str | int]) -> list[str]:

@@ -226,9 +226,17 @@ def level_faults(source: YamlSource, file: ClusterFile) -> list[Fault]:
         elif level.size is not None and level.size % inner:
             what = f"size {level.size} of level '{level.name}' is not a multiple of the {inner} inside it."
             faults.append(Fault("U02", what, where=where))
+        elif level.size is not None and not _even(level.size, file.chips_per_host):
+            what = f"size {level.size} of level '{level.name}' does not go with {file.chips_per_host} chips_per_host"
+            fix = "One is a multiple of the other; change both where hosts are of another size."
+            faults.append(Fault("U02", f"{what}.", (fix,), where))
         inner = level.size or inner
         faults += _link_faults(source, index, level)
     return faults
+
+
+def _even(size: int, host: int) -> bool:
+    return size % host == 0 or host % size == 0
 
 
 def _link_faults(source: YamlSource, index: int, level: LevelFile) -> list[Fault]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
+from difflib import get_close_matches
 from itertools import groupby
 from pathlib import Path
 from typing import TypeAlias
@@ -136,6 +137,12 @@ def _overridden(source: YamlSource, given: Overrides) -> Json:
     data = copy.deepcopy(source.data)
     for key, value in given.items():
         *outer, last = key.split(".")
+        if not outer and last not in ModelDescription.model_fields:
+            close = get_close_matches(last, list(ModelDescription.model_fields), n=1, cutoff=0.5)
+            fix = f"Nearest: {close[0]}." if close else "Keys: shardwright schema model"
+            raise PlannerError.of(
+                "Y01", f"--set {key}: a model described here has no such key.", fix
+            )
         node = data
         for part in outer:
             node = node.get(part) if isinstance(node, dict) else None

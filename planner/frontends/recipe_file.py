@@ -5,19 +5,41 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from planner.errors import PlannerError
-from planner.frontends.fields import Description, checked
+from planner.frontends.fields import Description, checked, slip
 from planner.frontends.yaml_source import load_yaml
+from planner.units import Json
 
-Positive = Annotated[int, Field(gt=0, le=10**9)]
+MOST = 10**9
+Positive = Annotated[int, Field(ge=1, le=MOST)]
+
+
+def _batch(value: Json) -> Json:
+    """One sentence for both forms, where a union would complain about each."""
+    number = isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MOST
+    if value is None or number or isinstance(value, str):
+        return value
+    rest = " must be sequences as a whole number from 1 up, or tokens as in 4Mtok"
+    raise slip("U02", f" {value!r}", rest)
+
+
+_BATCH = WithJsonSchema(
+    {
+        "anyOf": [
+            {"type": "integer", "minimum": 1, "maximum": MOST},
+            {"type": "string"},
+            {"type": "null"},
+        ]
+    }
+)
 
 
 class RecipeFile(Description):
     """What training asks for; what is left out takes its default."""
 
-    global_batch: Positive | str | None = None
+    global_batch: Annotated[int | str | None, BeforeValidator(_batch), _BATCH] = None
     """Sequences in one optimizer step, or tokens as in ``4Mtok``."""
     seq_len: Positive | None = None
     """Tokens in one sequence."""
@@ -37,6 +59,6 @@ def read_recipe(path: Path) -> RecipeFile:
     """
     if not path.is_file():
         raise PlannerError.of(
-            "R02", f"there is no recipe file {path}.", "shardwright schema recipe"
+            "R02", f"there is no recipe file {path}.", "What one holds: shardwright schema recipe"
         )
     return checked(load_yaml(path), RecipeFile, "recipe")

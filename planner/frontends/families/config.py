@@ -7,6 +7,7 @@ shape, or refused by name where it looks as if it changed one.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
 from math import isfinite
 
 from planner.errors import Fault, PlannerError, nearest
@@ -164,11 +165,13 @@ class Config:
         ]
         for key in strange[:8]:
             value = _show(self.data[key])
-            self.refuse(
-                f"has {_clip(key)} = {value}, which this model's family does not have; what it changes"
-                " is not described yet.",
-                f"If it changes no shape, leave it out: --set {_clip(key)}=null",
-            )
+            what = f"has {_clip(key)} = {value}, which this model's family does not have; "
+            leave = f"If it changes no shape, leave it out: --set {_clip(key)}=null"
+            unstated = [name for name in self.asked if self.data.get(name) is None]
+            if close := get_close_matches(key, sorted(unstated), n=1, cutoff=0.85):
+                self.refuse(f"{what}did you mean {close[0]}?", leave)
+            else:
+                self.refuse(f"{what}what it changes is not described yet.", leave)
 
     def _unused_overrides(self) -> None:
         for key in sorted(self.given - self.used - IRRELEVANT):
