@@ -16,7 +16,7 @@ import numpy as np
 
 from planner.candidates import Candidates, concatenate, single
 from planner.cost.prices import prices
-from planner.errors import PlannerError, listed
+from planner.errors import Fault, PlannerError, listed
 from planner.frontends.catalog import entries
 from planner.frontends.cluster_file import read_cluster
 from planner.hardware.cluster import Cluster
@@ -79,9 +79,12 @@ def plan(question: Question, progress: Callable[[Progress], None] | None = None)
             pins=known.pins.texts(),
             assumptions=known.assumptions,
         )
-    if not len(outcome.space.candidates) and known.pins.pins:
-        _refuse_pins(known)
-    return build_miss(
+    ruled_out: tuple[Fault, ...] = ()
+    if not len(outcome.space.candidates):
+        ruled_out = _fewest_faults(known)
+        if known.pins.pins:
+            raise PlannerError(*(ruled_out or _nothing_left(known)))
+    miss = build_miss(
         known.task,
         known.pins,
         outcome.space,
@@ -90,6 +93,8 @@ def plan(question: Question, progress: Callable[[Progress], None] | None = None)
         larger=_larger(known.task.cluster),
         stopped=outcome.stopped,
     )
+    why = " ".join(text for fault in ruled_out for text in (fault.what, *fault.fix))
+    return miss.model_copy(update={"explanation": why}) if why else miss
 
 
 def price(question: Question, layout: Mapping[str, int | str]) -> Plan:
@@ -150,17 +155,22 @@ def made_by() -> str:
         return "shardwright (from a checkout)"
 
 
-def _refuse_pins(known: Understood) -> None:
-    """Where pins leave nothing, say which rules they break: those of the layout that breaks fewest."""
+def _fewest_faults(known: Understood) -> tuple[Fault, ...]:
+    """Where rules and pins leave nothing: what is wrong with the layout that breaks fewest rules."""
     task, pins = known.task, known.pins
     given = {pin.column: pin.value for pin in pins.pins if pin.compare == "="}
     rows = degree_rows(task, pins)
     choices = [_filled(task, given, row) for row in rows] or [stated(task, pins)]
     table = concatenate(choices)
     broken = sum((~rule.keeps(task, table)).astype(int) for rule in task.trainer.rules)
-    wrong = faults(task, choices[int(np.argmin(broken))])
-    if wrong:
-        raise PlannerError(*wrong)
+    return tuple(faults(task, choices[int(np.argmin(broken))]))
+
+
+def _nothing_left(known: Understood) -> tuple[Fault, ...]:
+    """Ranges of pins that no number of these chips lies in."""
+    pins = listed(known.pins.texts(), "and")
+    chips = f"{known.task.cluster.num_chips:,} chips"
+    return (Fault("N03", f"no layout of {chips} has {pins}.", ("Drop a pin, or widen it.",)),)
 
 
 def _larger(cluster: Cluster) -> list[Cluster]:

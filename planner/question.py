@@ -28,8 +28,10 @@ from planner.units import GIB, show_bytes, show_count
 OBJECTIVES = ("step-time", "cost-per-token")
 """On a cluster of given size the cheapest token is the fastest one: both ask the same of the search."""
 Part = TypeVar("Part")
+Setting = TypeVar("Setting", int, str, int | str)
 MOST_SEQ = 2**27
-_TOKENS = re.compile(r"^([0-9]+(?:\.[0-9]+)?)\s*([KMG]?)\s*tok(?:ens)?$", re.IGNORECASE)
+_TOKENS = re.compile(r"^([0-9]{1,18}(?:\.[0-9]+)?)\s*([KMG]?)\s*tok(?:ens)?$", re.IGNORECASE)
+_COUNT = re.compile(r"[0-9]{1,18}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,48 +134,51 @@ def _read_parts(question: Question) -> tuple[Architecture, Cluster, Trainer, Rec
 def _recipe(
     question: Question, file: RecipeFile, arch: Architecture, cluster: Cluster
 ) -> tuple[Recipe, list[Assumption]]:
-    """Flags win over the recipe file, the file over defaults; every default is told."""
-    assumed: list[Assumption] = []
+    """Flags win over the recipe file, the file over defaults; every default and what came from the file is told."""
+    told: list[Assumption] = []
 
-    def settle(key: str, stated: object, text: str) -> bool:
-        if stated is None:
-            assumed.append(Assumption(key=key, text=text))
-        return stated is None
+    def settle(key: str, default: Setting, text: str, why: str = "") -> Setting:
+        """A flag as it is; else the file's value or the default, told as ``text`` with its value."""
+        flag, written = getattr(question, key), getattr(file, key)
+        if flag is not None:
+            return flag  # type: ignore[no-any-return]
+        value = default if written is None else written
+        origin = why if written is None else f" ({question.recipe_file})"
+        told.append(Assumption(key=key, text=text.format(value) + origin))
+        return value
 
-    seq = question.seq_len if question.seq_len is not None else file.seq_len
-    if settle("seq_len", seq, f"seq {arch.max_seq} (model's maximum)"):
-        seq = arch.max_seq
-    seq = _checked_seq(int(seq or 0))
-    batch = question.global_batch if question.global_batch is not None else file.global_batch
+    seq = _checked_seq(settle("seq_len", arch.max_seq, "seq {}", " (model's maximum)"))
     default = default_batch(seq, cluster.num_chips)
-    tokens = show_count(default * seq)
-    if settle("global_batch", batch, f"global batch {default} sequences ({tokens} tokens)"):
-        batch = default
-    precision = _one_of(question.precision or file.precision or "bf16", PRECISIONS, "precision")
-    settle("precision", question.precision or file.precision, precision)
+    tokens = f" ({show_count(default * seq)} tokens)"
+    batch: int | str = settle("global_batch", default, "global batch {} sequences", tokens)
+    precision = _one_of(settle("precision", "bf16", "{}"), PRECISIONS, "precision")
     names = get_args(OptimizerName)
-    optimizer = _one_of(question.optimizer or file.optimizer or "adamw", names, "optimizer")
-    settle("optimizer", question.optimizer or file.optimizer, f"{optimizer}, fp32 states")
+    optimizer = _one_of(settle("optimizer", "adamw", "{}", ", fp32 states"), names, "optimizer")
+    if file.fused_attention is False:
+        told.append(Assumption(key="attention", text=f"unfused attention ({question.recipe_file})"))
     fused = file.fused_attention if file.fused_attention is not None else True
     recipe = Recipe(
-        global_batch=_sequences(batch or 0, seq),
+        global_batch=_sequences(batch, seq),
         seq=seq,
         precision=precision,  # type: ignore[arg-type]
         optimizer=optimizer,  # type: ignore[arg-type]
         fused_attention=fused,
     )
-    return recipe, assumed
+    return recipe, told
 
 
 def default_batch(seq: int, chips: int) -> int:
-    """About 4 M tokens in sequences: chips times a power of two, so that any degree divides it, or a power of two.
+    """About 4 M tokens in sequences: the odd part of the chips times a power of two.
 
-    >>> default_batch(8192, 256), default_batch(8192, 12), default_batch(131072, 1024)
-    (512, 384, 32)
+    So any data-parallel degree divides it, up to the batch itself; an odd part can only be data parallel on most
+    models, and therefore counts even where it makes the batch larger than 4 M tokens.
+
+    >>> default_batch(8192, 256), default_batch(8192, 12), default_batch(131072, 1024), default_batch(8192, 600)
+    (512, 384, 32, 600)
     """
     target = max(1.0, DEFAULT_BATCH_TOKENS / seq)
-    unit = chips if chips <= target else 1
-    return unit << max(0, round(math.log2(target / unit)))
+    odd = chips // (chips & -chips)
+    return odd << max(0, round(math.log2(target / odd)))
 
 
 def _checked_seq(seq: int) -> int:
@@ -192,7 +197,7 @@ def _sequences(batch: int | str, seq: int) -> int:
     """
     if isinstance(batch, str):
         match = _TOKENS.match(batch.strip())
-        if match is None and not batch.strip().isdecimal():
+        if match is None and not _COUNT.fullmatch(batch.strip()):
             raise PlannerError.of(
                 "B03", f"global batch '{batch}' is not understood.", "Write it like 512 or 4Mtok."
             )
