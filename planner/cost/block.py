@@ -105,7 +105,7 @@ def block_cost(s: Setting, block: Block, *, sp: bool) -> BlockCost:
     costs = [operator_cost(s, block, op, split) for op, split in _pairs(form)]
     forward = sum((c.forward for c in costs), np.zeros_like(s.sequences))
     backward = sum((c.backward for c in costs), np.zeros_like(s.sequences))
-    floor = s.task.trainer.overhead.layer if _is_layer(block) else 0.0
+    floor = _launch_floor(s, block)
     core = sum(c.forward for op, c in zip(block.operators, costs, strict=True) if "core" in op.tags)
     traffic, again = _traffic(s, form, np.asarray(core, dtype=np.float64))
     sizes = weight_elements(s, form)
@@ -276,8 +276,13 @@ def _ordered(op: Operator, dims: set[DimName]) -> list[DimName]:
     return [dim for dim in op.dims if dim in dims]
 
 
-def _is_layer(block: Block) -> bool:
-    return any("core" in op.tags for op in block.operators)
+def _launch_floor(s: Setting, block: Block) -> float:
+    """Least seconds of a layer forwards, in which the host launches its kernels."""
+    overhead = s.task.trainer.overhead
+    if not any("core" in op.tags for op in block.operators):
+        return 0.0
+    routed = any(op.view == "expert" for op in block.operators)
+    return overhead.expert_layer if routed else overhead.layer
 
 
 def _is_expert(form: Structure, name: str) -> bool:

@@ -14,6 +14,9 @@ from planner.hardware.cluster import Cluster
 from planner.units import Array, IntArray, Number
 
 ROUNDS: dict[str, float] = {"all-reduce": 2.0, "all-gather": 1.0, "reduce-scatter": 1.0}
+RING_STEP = 0.15
+"""Latency of one hop of a ring over that of one doubling: hops follow one another closely. Source: NCCL's own model has
+5 us a network step where a doubling of nodes costs 30 us; gathers over hundreds of ranks grow with their number."""
 
 
 def collective(
@@ -50,9 +53,20 @@ def collective(
         part = np.asarray(size, dtype=np.float64) / inner
         moved = ROUNDS[kind] * (n - 1) / n * (part + np.sqrt(level.ramp_bytes * part))
         slowest = np.maximum(slowest, moved / level.achieved_by(n))
-        latency = latency + ROUNDS[kind] * level.latency * np.log2(n)
+        latency = latency + ROUNDS[kind] * level.latency * _steps(kind, n)
         inner = inner * n
     return slowest + latency
+
+
+def _steps(kind: Kind, members: IntArray) -> Array:
+    """Steps of a collective among so many members, in doublings: a tree, or for gathers and scatters a ring.
+
+    All-reduces run as trees, gathers and scatters over many members as rings.
+    """
+    doublings = np.log2(members)
+    if kind == "all-reduce":
+        return doublings
+    return np.asarray(np.maximum(doublings, (members - 1) * RING_STEP))
 
 
 def _all_to_all(size: Number, members: IntArray, cluster: Cluster, copies: float) -> Array:

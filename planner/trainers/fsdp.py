@@ -60,6 +60,7 @@ FSDP = Trainer(
     overhead=Overhead(
         step=19 * MS,
         layer=1.2 * MS,
+        expert_layer=2.5 * MS,
         memory_passes=1.6,
         jitter=0.02,
         source=(

@@ -23,7 +23,7 @@ PATH = Path(__file__).with_name("generations.json")
 BASES = {t.name: t for t in (MEGATRON, TORCHTITAN, FSDP, MINDSPORE)}
 PARTS = {
     "overlap": ("tp", "cp", "ep", "gradients", "weights", "sends"),
-    "overhead": ("step", "layer", "memory_passes", "jitter"),
+    "overhead": ("step", "layer", "expert_layer", "memory_passes", "jitter"),
     "memory": (
         "gradient_bytes",
         "logit_bytes",

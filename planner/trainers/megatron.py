@@ -75,6 +75,7 @@ MEGATRON = Trainer(
     overhead=Overhead(
         step=19 * MS,
         layer=1.2 * MS,
+        expert_layer=2.5 * MS,
         memory_passes=1.0,
         jitter=0.02,
         source=(

@@ -71,6 +71,7 @@ MINDSPORE = Trainer(
     overhead=Overhead(
         step=19 * MS,
         layer=0.3 * MS,
+        expert_layer=2.5 * MS,
         memory_passes=1.0,
         jitter=0.02,
         source="step and jitter from NVIDIA rows; graph mode launches from the device, so little a layer (assumed)",

@@ -71,6 +71,7 @@ TORCHTITAN = Trainer(
     overhead=Overhead(
         step=19 * MS,
         layer=0.6 * MS,
+        expert_layer=2.0 * MS,
         memory_passes=0.9,
         jitter=0.02,
         source=(

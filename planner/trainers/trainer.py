@@ -67,6 +67,8 @@ class Overhead:
     """Seconds a step: data, logging, gradient norm, launch of the optimizer."""
     layer: float
     """Least seconds a layer's forward pass takes because the host launches its kernels; twice that backwards."""
+    expert_layer: float
+    """The same of a layer with experts, whose routing launches many small kernels."""
     memory_passes: float
     """Bytes moved by memory-bound operators over what the graph says (fusion below 1, eager code above)."""
     jitter: float
