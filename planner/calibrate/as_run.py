@@ -26,6 +26,8 @@ def generation_name(software: Software, traits: Mapping[str, Json]) -> str:
         return "torchtitan" if traits["compiled"] else "torchtitan-eager"
     if name in ("mindspeed", "ascendspeed"):
         return "mindspeed-mc2" if overlapped else "mindspeed"
+    if name == "nemo":
+        return "nemo-overlap" if overlapped else "nemo"
     if name in ("megatron-core", "unknown") and software.trainer.name == "megatron":
         return "megatron-core-overlap" if overlapped else "megatron-core"
     if software.trainer.name == "fsdp" and name not in ("foundry", "deepspeed", "alpa-dp"):

@@ -95,7 +95,7 @@ def _layers(model: ModelFacts, software: Software) -> tuple[tuple[Layer, ...], t
     sparse = _num_experts(model)
     dense = max(model.dense_layers or 0, 0) if sparse else count
     alternate = bool(sparse) and dense * 2 == count
-    window: Json = model.other("window")
+    window: Json = model.other("window") or _known_window(model)
     wanted = [
         (
             index % 2 == 0 if alternate else index < dense,
@@ -114,6 +114,11 @@ def _layers(model: ModelFacts, software: Software) -> tuple[tuple[Layer, ...], t
         for position, (is_dense, reach) in enumerate(kinds)
     ]
     return tuple(named), tuple(kinds.index(kind) for kind in wanted)
+
+
+def _known_window(model: ModelFacts) -> Json:
+    """Mistral 7B attends to 4,096 tokens in every layer; rows of longer sequences do not say so."""
+    return {"size": 4096, "every": 1} if model.name.lower().startswith("mistral 7b") else None
 
 
 def _attention(
@@ -138,7 +143,7 @@ def _attention(
         window=window,
         qkv_bias=classic and software.classic,
         out_bias=classic and software.classic,
-        sinks=window is not None or "gpt-oss" in model.name.lower(),
+        sinks="gpt-oss" in model.name.lower(),
         rotary=not classic,
     )
 

@@ -88,7 +88,8 @@ FAMILIES: tuple[tuple[str, Software], ...] = (
     (r"megatron-lm \((2020|jan 2021)\)|ptd-p|^megatron$", _OLD),
     (r"flash-attention training", replace(_FSDP, name="flash-attention")),
     (r"without flashattention", replace(_FSDP, name="plain-torch", attention="unfused")),
-    (r"bridge|nemo|primus|megatron-core|transformerengine|megatron-lm|megatron", _MEGATRON),
+    (r"bridge|nemo", replace(_MEGATRON, name="nemo")),
+    (r"primus|megatron-core|transformerengine|megatron-lm|megatron", _MEGATRON),
     (r"fsdp|deepspeed|laer|flex|habana|bmtrain|pytorch", _FSDP),
 )
 """First match wins; patterns on the framework in small letters."""

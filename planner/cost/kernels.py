@@ -17,9 +17,13 @@ BACKWARD_ATTENTION = 1 / 0.81
 SHORT_SUM = 64.0
 """Length of sums at which a product runs at half its rate: ``k / (k + 64)``. Source: row slices of 8k-token products,
 k = 512 at 0.78 to 0.84 and k = 1024 at 0.88 to 0.93 of the rate at k = 4096 (A100, H100)."""
-GROUPED_RATE = 0.85
-"""Rate of grouped products with many rows over that of one product. Source: between grouped sweeps (about 1) and the
-fit on training runs (0.70, loose)."""
+GROUPED_RATE: dict[str, float] = {"ascend": 0.5}
+OTHER_GROUPED_RATE = 0.85
+"""Rate of grouped products with many rows over that of one product, by chip family. Source: between grouped sweeps
+(about 1) and the fit on training runs (0.70, loose); mixtures on the 910B run at 0.45 of dense models."""
+MISALIGNED = 27.0
+"""How many times slower unfused attention's products are when the head size is no multiple of 8. Source: ten BLOOM
+runs with heads of 150 and 450, about 9 TFLOPS on A100."""
 FEW_ROWS = 150.0
 """Rows of an expert at which a grouped product runs at half its rate. Source: grouped products of H100, 0.17 of peak at
 64 rows, 0.49 at 256, 0.61 at 512, 0.64 to 0.8 beyond."""

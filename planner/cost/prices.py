@@ -116,8 +116,8 @@ def step_bound(p: Prices) -> Array:
     """A lower bound on the step. Seconds, ``(n,)``.
 
     The makespan is no less than :func:`planner.cost.schedule.lower_bound`, which holds for any division into stages,
-    nor than the work of the busiest stage. Gradient reduction, its hiding behind one backward pass and the optimizer
-    are convex in a stage's parameters and time, so that the worst stage is no better than the mean one (Jensen).
+    nor than the work of the busiest stage. Gradient reduction, its hiding behind one micro-batch and the optimizer are
+    convex in a stage's parameters and time, so that the worst stage is no better than the mean one (Jensen).
     """
     task = p.task
     forward, backward = block_seconds(p)
@@ -139,7 +139,8 @@ def step_bound(p: Prices) -> Array:
     once = p.states.once[0] * dense + p.states.once[1] * expert
     update = p.states.update[0] * dense + p.states.update[1] * expert
     share = task.trainer.overlap.gradients
-    exposed = np.maximum(share * once, once - total_backward / stages)
+    room = (total_forward + total_backward) / stages
+    exposed = np.maximum(share * once, once - room)
     overhead = task.trainer.overhead
     jitter = np.where(stages > 1, 1.0 + overhead.jitter, 1.0)
     return np.asarray(makespan * jitter + exposed + update + overhead.step)

@@ -68,7 +68,8 @@ def stage_times(p: Prices) -> StageTimes:
     once = p.states.once[0][:, None] * dense + p.states.once[1][:, None] * expert
     update = p.states.update[0][:, None] * dense + p.states.update[1][:, None] * expert
     share = p.task.trainer.overlap.gradients
-    exposed = np.maximum(share * once, once - chunk_backward.sum(axis=-1))
+    room = (chunk_forward + chunk_backward).sum(axis=-1)
+    exposed = np.maximum(share * once, once - room)
     return StageTimes(
         blocks=blocks,
         forward=chunk_forward,

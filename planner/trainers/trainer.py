@@ -51,7 +51,8 @@ class Overlap:
     ep: float
     """Exposed share of expert all-to-alls."""
     gradients: float
-    """Exposed share of gradient reduction that fits behind the last micro-batch's backward pass."""
+    """Exposed share of what a step reduces and gathers once, as far as it fits behind one micro-batch: gradients behind
+    the last backward pass, weights behind the next forward pass."""
     weights: float
     """Exposed share of weight gathering that fits behind compute."""
     sends: float
