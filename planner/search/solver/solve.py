@@ -1,0 +1,188 @@
+"""The whole solver: reduce, bound, search, rule out, and prove what is small enough.
+
+Every part is exact about what it claims: the bound holds whatever was run and however long, and a choice is judged on
+the problem as asked. Nothing here knows an instance; sizes decide which part gets the time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from planner.search.solver.clock import Clock
+from planner.search.solver.decomposition import Dual
+from planner.search.solver.ilp import solve_ilp
+from planner.search.solver.local import Search
+from planner.search.solver.presolve import Core, InfeasibleError, presolve, without
+from planner.search.solver.problem import Problem
+from planner.units import IntArray
+
+RATE = 0.7
+"""First rate at which prices follow the slope."""
+STEPS = 2500
+"""Dual steps after which a small problem's bound has settled."""
+SMALL = 250_000
+"""Allowed pairs of strategies up to which the integer program is worth its time."""
+DUAL_SHARE = 0.4
+"""Part of the remaining time that a cycle's dual gets where the integer program will not be run."""
+CYCLES = 3
+"""Rounds of bound, search and ruling out."""
+EFFORT_NODES = 1000
+"""Branch-and-bound nodes for each unit of effort."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The best choice and what is known about it."""
+
+    choice: IntArray | None
+    """A strategy a node; None if none was found."""
+    cost: float
+    """Its cost; inf without one."""
+    bound: float
+    """No choice costs less; inf if there is none."""
+    seconds: float
+    """Time taken."""
+
+    @property
+    def gap(self) -> float:
+        """How much less the optimum may cost, as share of the cost; 0 is proved."""
+        if self.choice is None:
+            return 0.0 if self.bound == np.inf else np.inf
+        return max(0.0, (self.cost - self.bound) / max(abs(self.cost), 1e-300))
+
+
+@dataclass(slots=True)
+class _State:
+    """What a run knows so far."""
+
+    problem: Problem
+    clock: Clock
+    limit: float
+    effort: int
+    whole: bool
+    best: IntArray | None = None
+    cost: float = np.inf
+    bound: float = -np.inf
+
+    def left(self) -> float:
+        return self.limit - self.clock.now()
+
+    def offer(self, core: Core, choice: IntArray) -> None:
+        """Keeps a choice of the core if it is the best that is allowed."""
+        full = core.restore(choice)
+        cost = self.problem.cost(full)
+        if cost < self.cost and self.problem.feasible(full):
+            self.best, self.cost = full, cost
+
+    def raise_bound(self, value: float) -> None:
+        """No choice costs less than this; where costs are whole, nothing lies between."""
+        if self.whole and np.isfinite(value):
+            value = float(np.ceil(value - 1e-6 * max(1.0, abs(value) * 1e-6)))
+        self.bound = max(self.bound, min(value, self.cost))
+
+    def done(self) -> bool:
+        return self.bound >= self.cost or self.left() <= 0
+
+
+def solve(problem: Problem, *, seconds: float = 60.0, effort: int = 0, seed: int = 1) -> Answer:
+    """The best choice that can be found and a bound that says how good it is.
+
+    Args:
+        problem: nodes, edges and memory.
+        seconds: time limit; what is found until then is returned.
+        effort: if positive, this much work instead of a time limit: the same answer on every machine.
+        seed: of the random neighbourhoods.
+    """
+    clock = Clock(stopped=effort > 0)
+    real = Clock()
+    finite = np.concatenate([problem.costs, problem.tables])
+    finite = finite[np.isfinite(finite)]
+    whole = bool(np.all(finite == np.rint(finite)))
+    state = _State(problem, clock, seconds if not effort else 1.0, effort, whole)
+    try:
+        _run(state, presolve(problem), seed)
+    except InfeasibleError:
+        state.bound = np.inf if state.best is None else state.cost
+    return Answer(state.best, state.cost, state.bound, real.now())
+
+
+def _run(state: _State, core: Core, seed: int) -> None:
+    prices = None
+    for cycle in range(CYCLES if not state.effort else min(CYCLES, state.effort)):
+        if not len(core.problem.sizes):
+            state.offer(core, np.zeros(0, np.int64))
+            state.raise_bound(core.constant if (core.timeline.room >= 0).all() else np.inf)
+            return
+        small = _pairs(core) <= SMALL
+        dual = Dual(core.problem, core.timeline)
+        if prices is None:
+            dual.start()
+        else:
+            dual.move_prices(*prices)
+        _climb(state, dual, cycle, small)
+        state.raise_bound(dual.bound + core.constant)
+        search = Search(core.problem, core.timeline, dual, seed + cycle)
+        _search(state, core, search, cycle, small)
+        if state.done():
+            return
+        core, prices = _rule_out(state, core, dual), (dual.line, dual.best_prices)
+        if _pairs(core) <= SMALL and _prove(state, core, dual, cycle):
+            return
+
+
+def _pairs(core: Core) -> int:
+    """Pairs of strategies over all edges."""
+    p = core.problem
+    if not len(p.edges):
+        return 0
+    return int((p.sizes[p.edges[:, 0]] * p.sizes[p.edges[:, 1]]).sum())
+
+
+def _climb(state: _State, dual: Dual, cycle: int, small: bool) -> None:
+    steps = STEPS if small else 10**9
+    if state.effort:
+        steps = 100 * state.effort
+    share = 0.25 if small else DUAL_SHARE / (1 if cycle else 1)
+    dual.climb(RATE if cycle == 0 else RATE / 2, steps, state.clock, share * state.left())
+
+
+def _search(state: _State, core: Core, search: Search, cycle: int, small: bool) -> None:
+    """Decodes and descends; from the best known choice in later cycles."""
+    clock = state.clock
+    search.price(search.dual.best_prices)
+    found = search.first(search.dual.best_prices.copy())
+    if not found.fits:
+        return
+    state.offer(core, found.choice)
+    search.begin(found.choice)
+    last = cycle == CYCLES - 1
+    time = min(2.0, 0.1 * state.left()) if small else (1.0 if last else 0.5) * state.left()
+    turns = 10**9 if not (small or state.effort) else 20 * max(1, state.effort)
+    better = search.improve(clock, clock.now() + time, turns)
+    state.offer(core, better.choice)
+
+
+def _rule_out(state: _State, core: Core, dual: Dual) -> Core:
+    """Reduces again without strategies that no better choice uses."""
+    if not np.isfinite(state.cost):
+        return core
+    dual.return_to_best()
+    dead = dual.least_with() + core.constant > state.cost + 1e-9 * abs(state.cost)
+    if dead.sum() * 50 < len(dead):
+        return core
+    return without(core, dead)
+
+
+def _prove(state: _State, core: Core, dual: Dual, cycle: int) -> bool:
+    """Runs the integer program; whether it ended by itself."""
+    prices = dual.best_prices if len(core.timeline.room) == len(dual.best_prices) else None
+    nodes = EFFORT_NODES * state.effort if state.effort else None
+    last = cycle == CYCLES - 1
+    seconds = 600.0 if state.effort else max(0.1, (1.0 if last else 0.5) * state.left())
+    got = solve_ilp(core.problem, core.timeline, seconds=seconds, nodes=nodes, prices=prices)
+    if got.choice is not None:
+        state.offer(core, got.choice)
+    state.raise_bound(got.bound + core.constant)
+    return got.proved
