@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import re
-from collections import defaultdict
 from pathlib import Path
 
 from planner.calibrate.fit import Fitted, Parameter, fit, owners
@@ -30,6 +29,7 @@ CHIP_FIELDS = (
 SOFTWARE_FIELDS = (
     ("memory_passes", 0.20),
     ("layer", 0.25),
+    ("expert_layer", 0.4),
     ("tp", 0.25),
     ("gradients", 0.5),
     ("weights", 0.5),
@@ -37,6 +37,8 @@ SOFTWARE_FIELDS = (
     ("sends", 0.3),
 )
 LINK_FIELDS = (("efficiency", 0.10), ("latency", 0.4))
+MOST_EFFICIENT = 0.95
+"""No product sustains more of the data sheet's peak."""
 UNCHANGED = 0.005
 """Factors nearer to 1 than this say nothing: the number stays as its source has it."""
 
@@ -55,41 +57,51 @@ def cases() -> list[Case]:
 
 
 def parameters(some: list[Case]) -> list[Parameter]:
-    """Every number that these cases depend on, with the width of its prior."""
-    held: dict[str, set[str]] = defaultdict(set)
+    """Every number that these cases can say something about, with the width of its prior and its physical limits."""
+    found: dict[tuple[str, str, str], Parameter] = {}
     for case in some:
-        for kind, names in owners(case).items():
-            held[kind] |= names
-    chips = {case.task.cluster.chip.name: case.task.cluster.chip for case in some}
-    used = {(case.task.cluster.chip.name, case.task.recipe.precision) for case in some}
-    found = [
-        Parameter("chip", chip, field, width)
-        for chip in sorted(held["chip"])
-        for field, width in CHIP_FIELDS
-        if field != "matmul_efficiency.fp8" or (chip, "fp8") in used
-    ]
-    found += [
-        Parameter(
-            "software",
-            name,
-            field,
-            width,
-            high=1.0 / value if field in ("tp", "ep") and value <= 1 else 2.5,
-        )
-        for name in sorted(held["software"])
-        for field, width in SOFTWARE_FIELDS
-        if (value := _value(name, field)) > 0
-    ]
-    found += [
-        Parameter("link", link, field, width)
-        for link in sorted(held["link"])
-        for field, width in LINK_FIELDS
-    ]
-    return [
-        p if p.high > 1 else Parameter(p.kind, p.owner, p.field, p.width, p.low, 1.0001)
-        for p in found
-        if chips
-    ]
+        mine = owners(case)
+        chip = case.task.cluster.chip
+        for field, width in CHIP_FIELDS:
+            name, _, precision = field.partition(".")
+            if precision == "fp8" and case.task.recipe.precision != "fp8":
+                continue
+            held = getattr(chip, name)
+            value = held.get(precision, held.get("fp16", 1.0)) if precision else held
+            found["chip", chip.name, field] = Parameter(
+                "chip", chip.name, field, width, high=MOST_EFFICIENT / value
+            )
+        for name in mine["software"]:
+            for field, width in SOFTWARE_FIELDS:
+                value = _value(name, field)
+                if value > 0 and _says(case, field):
+                    high = (
+                        max(1.0 / value, 1.0 + 1e-6)
+                        if field in ("tp", "ep", "sends", "gradients", "weights")
+                        else 2.5
+                    )
+                    found["software", name, field] = Parameter(
+                        "software", name, field, width, high=high
+                    )
+        for name in mine["link"]:
+            for field, width in LINK_FIELDS:
+                found["link", name, field] = Parameter("link", name, field, width)
+    return [found[key] for key in sorted(found)]
+
+
+def _says(case: Case, field: str) -> bool:
+    """Whether a case depends on a number of its software at all."""
+    row = case.layout
+    sharded = int(row.sharding[0]) >= 2
+    return {
+        "tp": int(row.tp[0]) > 1,
+        "ep": int(row.ep[0]) > 1,
+        "sends": int(row.pp[0]) > 1,
+        "gradients": not sharded and int(row.dp[0] * row.cp[0]) > 1,
+        "weights": sharded,
+        "expert_layer": bool(case.task.model.sizes("experts")),
+        "layer": not case.task.model.sizes("experts"),
+    }.get(field, True)
 
 
 def _value(name: str, field: str) -> float:
