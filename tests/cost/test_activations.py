@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.cost.block import KEEPS_OUTPUT, is_recomputed
 from planner.graph.architecture import Attention, Mlp
 from planner.recipe import Recipe
 from tests.cost.blocks import gpt, model_of, priced
+from tests.search.problems import examples
 
-many = settings(max_examples=120, deadline=None)
+many = examples(120)
 
 
 @st.composite

@@ -7,15 +7,15 @@ from math import log2, sqrt
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.cost.collectives import ROUNDS, collective, send
 from planner.hardware.mesh import members
 from tests.cost.blocks import cluster_of, level_of
-from tests.search.problems import clusters, log_floats
+from tests.search.problems import clusters, examples, log_floats
 
-many = settings(max_examples=300, deadline=None)
+many = examples(300)
 KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all")
 kinds = st.sampled_from(KINDS)
 

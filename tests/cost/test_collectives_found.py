@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.graph.architecture import Attention, Experts, LatentAttention, Mlp
 from tests.cost.blocks import model_of, priced
+from tests.search.problems import examples
 
-many = settings(max_examples=60, deadline=None)
+many = examples(60)
 sizes = st.integers(1, 6)
 
 

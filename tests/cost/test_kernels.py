@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.cost import kernels
 from planner.frontends.cluster_file import read_chip
 from tests.cost.blocks import chip_of
-from tests.search.problems import chips, log_floats
+from tests.search.problems import chips, examples, log_floats
 
-many = settings(max_examples=200, deadline=None)
+many = examples(200)
 lengths = st.integers(1, 20000)
 
 

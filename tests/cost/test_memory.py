@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from planner.candidates import RECOMPUTE, single
@@ -16,9 +16,9 @@ from planner.cost.prices import prices
 from planner.cost.step import exact, memory_of_stages, stage_times
 from planner.trainers.rules import allowed
 from tests.cost.blocks import gpt, task_of
-from tests.search.problems import Drawn, space_of, tasks
+from tests.search.problems import Drawn, examples, space_of, tasks
 
-some = settings(max_examples=60, deadline=None)
+some = examples(60)
 SLACK = 1 + 1e-12
 
 

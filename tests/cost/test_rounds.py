@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.cost.makespan import makespan
 from planner.cost.orders import FORWARD, Schedule, group_size, in_flight, order, warmup
 from planner.cost.schedule import compile_schedule, lower_bound, simulate, stage_bound
+from tests.search.problems import examples
 
-many = settings(max_examples=300, deadline=None)
-some = settings(max_examples=100, deadline=None)
+many = examples(300)
+some = examples(100)
 
 
 def torch_order(p, m, v, group, stage):

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.candidates import SHARDING, Candidates, concatenate, single
@@ -18,8 +18,9 @@ from planner.graph.architecture import Attention, Experts, LatentAttention, Mlp
 from planner.recipe import MOMENT_BYTES
 from planner.trainers.registry import TRAINERS, get_trainer
 from tests.cost.blocks import Priced, cluster_of, level_of, model_of, priced, task_of
+from tests.search.problems import examples
 
-many = settings(max_examples=60, deadline=None)
+many = examples(60)
 NONE, ZERO_1, ZERO_2, ZERO_3 = range(4)
 
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.graph.architecture import Architecture, Attention, Experts, LatentAttention, Layer, Mlp
 from planner.graph.attention import attended
 from planner.graph.blocks import build_model
+from tests.search.problems import examples
 
-many = settings(max_examples=150, deadline=None)
+many = examples(150)
 small = st.integers(1, 12)
 windows = st.one_of(st.none(), st.integers(1, 200))
 

@@ -5,10 +5,12 @@ Nothing here goes through the search: what a column may hold is written out once
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, replace
 from itertools import product
 
 import numpy as np
+from hypothesis import settings
 from hypothesis import strategies as st
 
 from planner.candidates import SCHEDULES, Candidates
@@ -22,6 +24,8 @@ from planner.trainers.registry import TRAINERS
 from planner.trainers.rules import allowed
 from planner.trainers.trainer import Task
 
+MORE = float(os.environ.get("MORE_EXAMPLES", "1"))
+"""Factor on the examples of every random test here: ``MORE_EXAMPLES=20 python -m pytest tests/search``."""
 COLUMNS = tuple(Candidates.__dataclass_fields__)
 LAYOUT = ("dp", "tp", "pp", "cp", "ep", "etp", "vpp", "micro_batch", "recompute")
 """Rows that agree on these are one layout of the answer."""
@@ -29,6 +33,10 @@ TIES = ("tp", "pp", "cp", "ep", "etp", "vpp", "micro_batch", "recompute")
 TIES += ("sharding", "shard_group", "sp", "order")
 MOST_MICRO_BATCH = 32
 PRECISIONS = ("bf16", "fp16", "fp8", "fp32")
+
+
+def examples(count: int) -> settings:
+    return settings(max_examples=max(1, round(count * MORE)), deadline=None)
 
 
 def log_floats(low: float, high: float):

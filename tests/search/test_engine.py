@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.candidates import Candidates
@@ -20,13 +20,14 @@ from tests.search.problems import (
     LAYOUT,
     as_tuples,
     best_layouts,
+    examples,
     nine_digits,
     pins,
     space_of,
     tasks,
 )
 
-problems = settings(max_examples=200, deadline=None)
+problems = examples(200)
 SLACK = 1e-12
 
 
@@ -83,7 +84,7 @@ def _check(task, read, top, rows, cost):
 
 
 @given(tasks(), st.integers(0, 2**32))
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_a_row_costs_the_same_alone_as_among_many(task, seed):
     rows = space_of(task)
     if not len(rows):
@@ -145,7 +146,7 @@ def test_ties_and_loose_bounds_never_cost_a_layout(task, salt, kinds, loose):
 
 
 @given(tasks(), st.integers(1, 6))
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_the_answer_has_no_layout_twice_and_gets_worse_down_the_list(task, top):
     outcome = search(task, Pins(), top=top)
     if outcome.best is None:
@@ -157,7 +158,7 @@ def test_the_answer_has_no_layout_twice_and_gets_worse_down_the_list(task, top):
 
 
 @given(tasks(), st.integers(1, 5))
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_a_longer_answer_starts_as_the_shorter_one(task, top):
     shorter, longer = search(task, Pins(), top=top), search(task, Pins(), top=top + 2)
     if shorter.best is None:
@@ -167,7 +168,7 @@ def test_a_longer_answer_starts_as_the_shorter_one(task, top):
 
 
 @given(tasks())
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_progress_counts_up_and_its_bound_is_no_lie(task):
     seen = []
     outcome = search(task, Pins(), progress=seen.append)

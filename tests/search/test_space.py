@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.search.pins import Pins, parse_pins
 from planner.search.space import build_space
 from planner.trainers.registry import get_trainer
-from tests.search.problems import as_tuples, enumerated, pins, space_of, tasks
+from tests.search.problems import as_tuples, enumerated, examples, pins, space_of, tasks
 
-some = settings(max_examples=150, deadline=None)
+some = examples(150)
 
 
 @given(st.data())
@@ -39,7 +39,7 @@ def test_every_layout_of_the_space_is_left_or_removed_by_a_named_rule(data):
 
 
 @given(tasks(most_chips=8))
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_without_rules_the_space_is_all_that_was_searched(task):
     free = replace(task, trainer=replace(task.trainer, rules=()))
     space = build_space(free, Pins())
