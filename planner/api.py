@@ -28,7 +28,7 @@ from planner.plan.schema import NoPlan as NoPlan
 from planner.plan.schema import Plan as Plan
 from planner.question import Question as Question
 from planner.question import Understood, understand
-from planner.search.answer import build_plan, price_plan
+from planner.search.answer import Header, build_plan, price_plan
 from planner.search.engine import Progress as Progress
 from planner.search.engine import search
 from planner.search.miss import build_miss
@@ -71,14 +71,7 @@ def plan(question: Question, progress: Callable[[Progress], None] | None = None)
         progress=progress,
     )
     if outcome.best is not None:
-        return build_plan(
-            known.task,
-            outcome,
-            made_by=made_by(),
-            fingerprints=known.fingerprints,
-            pins=known.pins.texts(),
-            assumptions=known.assumptions,
-        )
+        return build_plan(known.task, outcome, _header(known, known.pins))
     ruled_out: tuple[Fault, ...] = ()
     if not len(outcome.space.candidates):
         ruled_out = _fewest_faults(known)
@@ -118,13 +111,16 @@ def price(question: Question, layout: Mapping[str, int | str]) -> Plan:
     wrong = faults(task, row)
     if wrong:
         raise PlannerError(*wrong)
-    return price_plan(
-        task,
-        prices(task, row),
+    return price_plan(task, prices(task, row), _header(known, pins))
+
+
+def _header(known: Understood, pins: Pins) -> Header:
+    return Header(
         made_by=made_by(),
         fingerprints=known.fingerprints,
         pins=pins.texts(),
         assumptions=known.assumptions,
+        hints=known.hints,
     )
 
 
@@ -162,6 +158,13 @@ def _fewest_faults(known: Understood) -> tuple[Fault, ...]:
     rows = degree_rows(task, pins)
     choices = [_filled(task, given, row) for row in rows] or [stated(task, pins)]
     table = concatenate(choices)
+    pinned = {pin.column for pin in pins.pins}
+    own = (rule for rule in task.trainer.rules if rule.needs <= pinned)
+    guilty = tuple(
+        rule.fault(task, choices[0]) for rule in own if not rule.keeps(task, table).any()
+    )
+    if guilty:
+        return guilty
     broken = sum((~rule.keeps(task, table)).astype(int) for rule in task.trainer.rules)
     return tuple(faults(task, choices[int(np.argmin(broken))]))
 

@@ -23,7 +23,7 @@ from planner.recipe import DEFAULT_BATCH_TOKENS, PRECISIONS, OptimizerName, Reci
 from planner.search.pins import Pins, parse_pins
 from planner.trainers.registry import get_trainer
 from planner.trainers.trainer import Task, Trainer
-from planner.units import GIB, show_bytes, show_count
+from planner.units import GIB, show_bytes, show_count, three_digits
 
 OBJECTIVES = ("step-time", "cost-per-token")
 """On a cluster of given size the cheapest token is the fastest one: both ask the same of the search."""
@@ -71,6 +71,7 @@ class Understood:
     pins: Pins
     assumptions: tuple[Assumption, ...]
     fingerprints: Fingerprints
+    hints: tuple[str, ...] = ()
 
 
 def understand(question: Question) -> Understood:
@@ -107,6 +108,25 @@ def understand(question: Question) -> Understood:
             recipe=_hash(asdict(recipe)),
             trainer=_hash([trainer.name, trainer.release]),
         ),
+        hints=learning_rate_hints(recipe.global_batch, file.base_batch),
+    )
+
+
+def learning_rate_hints(batch: int, base: int | None) -> tuple[str, ...]:
+    """What another batch than the one a learning rate was tuned for asks for; rules of thumb, named as such.
+
+    Source: Goyal et al. 2017 (linear); Krizhevsky 2014, Malladi et al. 2022 (square root, adaptive optimizers).
+
+    >>> learning_rate_hints(2048, 128)[0].split(":")[1].strip()
+    'learning rate × 16 (linear rule, SGD) or × 4 (square-root rule, Adam)'
+    """
+    if base is None or base == batch:
+        return ()
+    ratio = batch / base
+    return (
+        f"global batch {batch} is {three_digits(ratio)} × the base batch {base}: learning rate "
+        f"× {three_digits(ratio)} (linear rule, SGD) or × {three_digits(math.sqrt(ratio))} (square-root rule, Adam)",
+        "warm up over the first 5 % of the steps and clip gradients; both are rules of thumb: check convergence",
     )
 
 
@@ -151,7 +171,9 @@ def _recipe(
     default = default_batch(seq, cluster.num_chips)
     tokens = f" ({show_count(default * seq)} tokens)"
     batch: int | str = settle("global_batch", default, "global batch {} sequences", tokens)
-    precision = _one_of(settle("precision", "bf16", "{}"), PRECISIONS, "precision")
+    usual = "bf16" if "bf16" in cluster.chip.peak else "fp16"
+    lacks = "" if usual == "bf16" else f" ({cluster.chip.name} has no bf16)"
+    precision = _one_of(settle("precision", usual, "{}", lacks), PRECISIONS, "precision")
     names = get_args(OptimizerName)
     optimizer = _one_of(settle("optimizer", "adamw", "{}", ", fp32 states"), names, "optimizer")
     if file.fused_attention is False:

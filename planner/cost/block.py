@@ -229,11 +229,26 @@ def is_recomputed(op: Operator, tags: frozenset[str]) -> bool:
 
 
 def saved_bytes(s: Setting, form: Structure, tags: frozenset[str]) -> Array:
-    """Bytes kept from forward to backward on one rank, in the layouts in which tensors stand."""
+    """Bytes kept from forward to backward on one rank, in the layouts in which tensors stand.
+
+    In fp8 training what only products with weights keep is kept as it was quantised, one byte an element
+    (TransformerEngine).
+    """
     total = np.zeros_like(s.sequences)
     for name in saved_tensors(form, tags):
-        total = total + s.tensor_bytes(form.block, form.block.tensors[name], form.layouts[name])
+        total = total + saved_tensor_bytes(s, form, name)
     return total
+
+
+def saved_tensor_bytes(s: Setting, form: Structure, name: str) -> Array:
+    """Bytes of one kept tensor on one rank."""
+    tensor = form.block.tensors[name]
+    size = s.tensor_bytes(form.block, tensor, form.layouts[name])
+    if s.task.recipe.precision != "fp8":
+        return size
+    keepers = [op for op in form.block.operators if name in op.saves]
+    quantised = keepers and all(op.kind == "matmul" and op.weights for op in keepers)
+    return size / s.element_bytes(tensor) if quantised else size
 
 
 def move_seconds(s: Setting, form: Structure, move: Move) -> Array:

@@ -83,13 +83,14 @@ def memory_parts(
     working = working + memory.wgrad_bytes * _most(columns, p.table.largest[key])
     split = memory.logit_bytes + memory.logit_whole_bytes * rows.tp[wide]
     logits = np.where(last, split * p.table.logits[key][wide], 0.0)
-    gathered = states(p.states.gathered) + _gathered(p, columns) * recipe.weight_bytes
+    copies = states(p.states.gathered)
+    gathered = _gathered(p, columns) * recipe.weight_bytes
     optimizer = states(p.states.temporary)
-    moving = activations + working + logits + gathered
+    moving = activations + working + logits + gathered + copies
     spare = (memory.fragmentation - 1.0) * moving
     extra = np.maximum(optimizer - moving, 0.0)
     return (
-        states(p.states.weights),
+        states(p.states.weights) + copies,
         states(p.states.gradients),
         states(p.states.optimizer),
         activations,

@@ -41,6 +41,8 @@ class RecipeFile(Description):
 
     global_batch: Annotated[int | str | None, BeforeValidator(_batch), _BATCH] = None
     """Sequences in one optimizer step, or tokens as in ``4Mtok``."""
+    base_batch: Positive | None = None
+    """Sequences in the batch for which the learning rate was tuned; another global batch then comes with hints."""
     seq_len: Positive | None = None
     """Tokens in one sequence."""
     precision: Literal["bf16", "fp8", "fp16", "fp32"] | None = None

@@ -285,6 +285,8 @@ class Plan(Part):
     proof: Proof
     assumptions: tuple[Assumption, ...]
     warnings: tuple[str, ...]
+    hints: tuple[str, ...] = ()
+    """Rules of thumb for what the plan does not decide, such as the learning rate of another batch."""
     trust: Trust
 
 

@@ -28,6 +28,7 @@ def render_markdown(answer: Plan | NoPlan) -> str:
         *(f"- Pinned: `{pin}`" for pin in answer.pins),
         *(f"- Assumed: {assumption.text}" for assumption in answer.assumptions),
         *(f"- Warning: {warning}" for warning in answer.warnings),
+        *(f"- Hint: {hint}" for hint in answer.hints),
         f"- Trust: {answer.trust.text}",
     ]
     found = [*searched(answer, ENDLESS), BLANK]

@@ -119,7 +119,8 @@ def _basis(plan: Plan, width: int) -> list[Line]:
     assumed = [assumption.text for assumption in plan.assumptions] or ["nothing"]
     caution: Style = "" if plan.trust.measured else "caution"
     trust = labelled("Trust", [plan.trust.text], width, caution)
-    return [*pinned, *labelled("Assumed", assumed, width), *trust]
+    hints = labelled("Hints", list(plan.hints), width) if plan.hints else []
+    return [*pinned, *labelled("Assumed", assumed, width), *trust, *hints]
 
 
 def _where_a_step_goes(plan: Plan, width: int) -> list[Line]:

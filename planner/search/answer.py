@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-import numpy as np
+from dataclasses import dataclass
 
 from planner.cost.prices import Prices
 from planner.plan.schema import (
@@ -22,81 +20,62 @@ from planner.plan.schema import (
     Term,
     Trust,
 )
-from planner.search.breakdown import Breakdown, breakdown, degrees_of, memory_terms, stages
+from planner.search.breakdown import Breakdown, breakdown, degrees_of, stages
 from planner.search.detail import block_plans
 from planner.search.engine import Outcome
 from planner.search.space import Space
 from planner.trainers.registry import notes
 from planner.trainers.trainer import Task
-from planner.units import show_seconds
+from planner.units import show_bytes, show_seconds
 
 NEAR_LIMIT = 0.95
 """Share of the limit above which a plan warns that it barely fits."""
 
 
-def build_plan(
-    task: Task,
-    outcome: Outcome,
-    *,
-    made_by: str,
-    fingerprints: Fingerprints,
-    pins: tuple[str, ...],
-    assumptions: Sequence[Assumption],
-) -> Plan:
-    """The plan of a search that found one.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Header:
+    """What a plan carries besides what the search found."""
 
-    Args:
-        task: the question.
-        outcome: with at least one candidate.
-        made_by: program and version.
-        fingerprints: hashes of the inputs.
-        pins: as the user wrote them.
-        assumptions: what the user did not state.
-    """
+    made_by: str
+    """Program and version."""
+    fingerprints: Fingerprints
+    pins: tuple[str, ...]
+    """As the user wrote them."""
+    assumptions: tuple[Assumption, ...]
+    """What the user did not state."""
+    hints: tuple[str, ...]
+
+
+def build_plan(task: Task, outcome: Outcome, header: Header) -> Plan:
+    """The plan of a search that found at least one candidate."""
     if outcome.best is None:
         raise ValueError("a plan needs at least one candidate")
     return _plan(
         task,
         outcome.best,
+        header,
         alternatives=_alternatives(outcome.best, outcome),
         removed=removed_facts(task, outcome.space),
         proof=_proof(outcome),
-        rest=(made_by, fingerprints, pins, tuple(assumptions)),
     )
 
 
-def price_plan(
-    task: Task,
-    priced: Prices,
-    *,
-    made_by: str,
-    fingerprints: Fingerprints,
-    pins: tuple[str, ...],
-    assumptions: Sequence[Assumption],
-) -> Plan:
+def price_plan(task: Task, priced: Prices, header: Header) -> Plan:
     """The plan of a layout that the user states: nothing was searched."""
     b = breakdown(priced, 0)
     proof = Proof(optimal=False, bound=b.step, gap=0.0, searched=1, allowed=1, fitting=1, refined=1)
-    return _plan(
-        task,
-        priced,
-        alternatives=(),
-        removed=(),
-        proof=proof,
-        rest=(made_by, fingerprints, pins, tuple(assumptions)),
-    )
+    return _plan(task, priced, header, alternatives=(), removed=(), proof=proof)
 
 
 def _plan(
     task: Task,
     priced: Prices,
+    header: Header,
     *,
     alternatives: tuple[Alternative, ...],
     removed: tuple[Removed, ...],
     proof: Proof,
-    rest: tuple[str, Fingerprints, tuple[str, ...], tuple[Assumption, ...]],
 ) -> Plan:
-    made_by, fingerprints, pins, assumptions = rest
     b = breakdown(priced, 0)
     degrees = degrees_of(priced)
     memory = float(b.memory.total[0].max())
@@ -104,14 +83,14 @@ def _plan(
     price = task.cluster.chip.price
     hours = degrees.chips_used * b.step / 3600.0
     return Plan(
-        made_by=made_by,
-        fingerprints=fingerprints,
+        made_by=header.made_by,
+        fingerprints=header.fingerprints,
         model=model_facts(task),
         cluster=cluster_facts(task),
         recipe=recipe_facts(task),
         trainer=task.trainer.name,
         trainer_release=task.trainer.release,
-        pins=pins,
+        pins=header.pins,
         degrees=degrees,
         step=b.step,
         time=b.terms,
@@ -130,8 +109,9 @@ def _plan(
         alternatives=alternatives,
         removed=removed,
         proof=proof,
-        assumptions=assumptions,
+        assumptions=header.assumptions,
         warnings=_warnings(task, b, degrees, memory),
+        hints=header.hints,
         trust=trust(task),
     )
 
@@ -270,7 +250,7 @@ def _warnings(task: Task, b: Breakdown, degrees: Degrees, memory: float) -> tupl
     found = list(notes(task, b.prices.rows))
     if NEAR_LIMIT * task.memory_limit < memory <= task.memory_limit:
         found.append(
-            f"Memory is within {100 * (1 - memory / task.memory_limit):.0f} % of the limit; "
+            f"Memory leaves {show_bytes(task.memory_limit - memory)} of the limit; "
             "fragmentation or a larger vocabulary copy may exceed it."
         )
     idle = task.cluster.num_chips - degrees.chips_used
@@ -282,19 +262,9 @@ def _warnings(task: Task, b: Breakdown, degrees: Degrees, memory: float) -> tupl
 def trust(task: Task) -> Trust:
     """How far the numbers go: no plan is compared with measured runs yet, so say what the efficiencies rest on."""
     chip = task.cluster.chip
-    basis = f" Efficiencies: {chip.measured}." if chip.measured else ""
+    basis = f" Measured efficiencies: {chip.measured}." if chip.measured else ""
     text = (
         f"not compared with measured runs of {chip.name} under {task.trainer.name} yet; "
         f"times may be off by 30 %, memory by 10 %.{basis}"
     )
     return Trust(text=text)
-
-
-def fullest_terms(b: Breakdown) -> tuple[Term, ...]:
-    """Memory of the fullest stage by kind."""
-    return memory_terms(b, b.fullest)
-
-
-def least_memory(priced: Prices, memory: np.ndarray[tuple[int], np.dtype[np.float64]]) -> Breakdown:
-    """The candidate that needs least memory, taken apart."""
-    return breakdown(priced, int(np.argmin(memory)))

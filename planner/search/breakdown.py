@@ -27,6 +27,7 @@ LABELS = {
     "other": "optimizer, other",
     "bubble": "pipeline bubble",
     "sends": "pp sends",
+    "jitter": "pipeline jitter",
 }
 """Parts of a step and the words for them."""
 MEMORY_LABELS = {"working": "working set", "buffers": "buffers, slack"}
@@ -82,7 +83,8 @@ def _step_terms(p: Prices, times: StageTimes) -> tuple[Term, ...]:
         "recompute": m * float(counts @ table.recompute[mode, key]),
         "weights": m * _exposed_gathers(p, counts),
         "gradients": float(times.exposed_states[0, last]),
-        "other": float(times.update[0, last]) + makespan * jitter + p.task.trainer.overhead.step,
+        "other": float(times.update[0, last]) + p.task.trainer.overhead.step,
+        "jitter": makespan * jitter,
         "bubble": unsent - m * float(busy[stage]),
         "sends": makespan - unsent,
     }

@@ -15,6 +15,7 @@ from planner.cost.block import (
     move_bytes,
     move_seconds,
     operator_cost,
+    saved_tensor_bytes,
     saved_tensors,
 )
 from planner.cost.prices import Prices
@@ -117,8 +118,7 @@ def _saved_by(s: Setting, form: Structure, tags: frozenset[str]) -> dict[str, fl
         for name in (*op.saves, *(use.tensor for use in op.reads)):
             if name in kept:
                 kept.remove(name)
-                tensor = form.block.tensors[name]
-                size = _one(s.tensor_bytes(form.block, tensor, form.layouts[name]))
+                size = _one(saved_tensor_bytes(s, form, name))
                 found[op.name] = found.get(op.name, 0.0) + size
     return found
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from planner.candidates import SHARDING
 from planner.cost.memory import memory_bound
 from planner.cost.prices import prices
 from planner.cost.step import exact
@@ -19,6 +20,8 @@ from planner.search.pins import Pins
 from planner.search.space import Space, build_space
 from planner.trainers.trainer import Task
 
+STATES = {"optimizer": 1, "gradients": 2, "weights": 3}
+"""Kinds of state, and the sharding level from which each is spread over data ranks."""
 MOST_DOUBLINGS = 6
 """How often the number of chips is doubled in the search for one that fits."""
 CLOSE = 32
@@ -94,10 +97,13 @@ def _explain(b: Breakdown, terms: tuple[Term, ...]) -> str:
     """Why the largest term is large, in one clause."""
     rows = b.prices.rows
     worst = max(terms, key=lambda term: term.value).name.removeprefix("memory.")
-    if worst in ("weights", "gradients", "optimizer"):
-        if int(rows.shard_group[0]) == 1:
+    if worst in STATES:
+        level, data = int(rows.sharding[0]), int(rows.dp[0] * rows.cp[0])
+        if level < STATES[worst]:
+            return f"{SHARDING[level]} does not shard {worst}; pp and tp alone divide them"
+        if data == 1:
             return "dp is 1: nothing left to shard them over"
-        return f"states are spread over {int(rows.shard_group[0])} data ranks already"
+        return f"spread over {int(rows.shard_group[0])} data ranks already"
     if worst == "activations":
         return f"{b.memory.in_flight[0, b.fullest]:g} micro-batches of one sequence are in flight"
     if worst == "logits":
@@ -106,31 +112,42 @@ def _explain(b: Breakdown, terms: tuple[Term, ...]) -> str:
 
 
 def _remedies(task: Task, pins: Pins, larger: Iterable[Cluster]) -> Iterator[Remedy]:
-    """The smallest change of each kind that fits: more chips, larger chips, smaller states, shorter sequences."""
-    for doubling in range(1, MOST_DOUBLINGS + 1):
-        chips = task.cluster.num_chips * 2**doubling
-        more = replace(task, cluster=replace(task.cluster, num_chips=chips))
-        memory = _least(more, pins)
-        if memory is not None and memory <= more.memory_limit:
-            yield Remedy(change=f"{chips:,} chips", memory=memory, limit=more.memory_limit, note="")
-            break
-    for cluster in larger:
-        other = replace(task, cluster=cluster, memory_limit=cluster.chip.memory_bytes)
-        memory = _least(other, pins)
-        if memory is not None and memory <= other.memory_limit:
-            change = f"{cluster.chip.name}, {cluster.num_chips:,} chips"
-            yield Remedy(change=change, memory=memory, limit=other.memory_limit, note="")
-            break
-    if task.recipe.optimizer == "adamw":
-        small = replace(task, recipe=replace(task.recipe, optimizer="adamw-8bit"))
-        memory = _least(small, pins)
-        if memory is not None and memory <= task.memory_limit:
-            yield Remedy(
-                change="--optimizer adamw-8bit",
-                memory=memory,
-                limit=task.memory_limit,
-                note="changes convergence: check first",
-            )
+    """The smallest change of each kind that fits: more chips, larger chips, or smaller states."""
+    clusters = (
+        (f"{chips:,} chips", "", replace(task, cluster=replace(task.cluster, num_chips=chips)))
+        for chips in _more_chips(task.cluster)
+    )
+    chips = (
+        (
+            f"{c.chip.name}, {c.num_chips:,} chip{'s' * (c.num_chips > 1)}",
+            "",
+            replace(task, cluster=c, memory_limit=c.chip.memory_bytes),
+        )
+        for c in larger
+    )
+    recipe = task.recipe
+    small = replace(task, recipe=replace(recipe, optimizer="adamw-8bit"))
+    states = [("--optimizer adamw-8bit", "changes convergence: check first", small)]
+    for kind in (clusters, chips, states if recipe.optimizer == "adamw" else []):
+        remedy = next(filter(None, (_remedy(pins, *change) for change in kind)), None)
+        if remedy is not None:
+            yield remedy
+
+
+def _more_chips(cluster: Cluster) -> list[int]:
+    """Numbers of chips to try: whole hosts, a power of two, and its doublings."""
+    count, host = cluster.num_chips, cluster.chips_per_host
+    whole = -(-count // host) * host
+    power = 1 << (count - 1).bit_length()
+    tried = [whole, *(power << doubling for doubling in range(MOST_DOUBLINGS + 1))]
+    return sorted({chips for chips in tried if chips > count})
+
+
+def _remedy(pins: Pins, change: str, note: str, task: Task) -> Remedy | None:
+    memory = _least(task, pins)
+    if memory is None or memory > task.memory_limit:
+        return None
+    return Remedy(change=change, memory=memory, limit=task.memory_limit, note=note)
 
 
 def _least(task: Task, pins: Pins) -> float | None:

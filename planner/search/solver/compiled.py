@@ -6,23 +6,21 @@ numba costs half a second.
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-try:
-    import numba  # type: ignore[import-untyped,import-not-found,unused-ignore]
-except ImportError:  # pragma: no cover
-    numba = None
-
-HAVE_NUMBA = numba is not None
+HAVE_NUMBA = importlib.util.find_spec("numba") is not None
 """Whether loops are compiled."""
 
 
 def compiled(function: Function) -> Function:
     """The function compiled on first use and cached on disk; itself without numba."""
-    if numba is None:
+    if not HAVE_NUMBA:
         return function
+    import numba  # type: ignore[import-untyped,import-not-found,unused-ignore]
+
     fast = {"nsz", "nnan", "contract"}
     return cast(Function, numba.njit(cache=True, fastmath=fast, nogil=True)(function))

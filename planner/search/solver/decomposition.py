@@ -29,7 +29,7 @@ class Dual:
         self.graph, self.line = graph_of(problem), line
         self.share = passing.chain_shares(problem.edges, len(problem.sizes))
         both = problem.sizes[problem.edges].sum() if len(problem.edges) else 0
-        self.messages = np.zeros(int(both))
+        self.messages, self.lows = np.zeros(int(both)), np.zeros(2 * len(problem.edges))
         self.theta, self.weight = np.zeros_like(problem.costs), np.zeros_like(problem.costs)
         widest = int(problem.sizes.max()) if len(problem.sizes) else 1
         self.here, self.there = np.zeros(widest), np.zeros(widest)
@@ -45,14 +45,15 @@ class Dual:
         """A forward and a backward sweep at the present prices; returns and keeps the bound."""
         worth = passing.priced(self.graph, self.line, self.prices, self.theta)
         value = -worth
-        for ahead, parts in ((True, self.forward), (False, self.backward)):
+        for ahead, floors in ((True, self.forward), (False, self.backward)):
             value = passing.sweep(
                 self.graph,
                 self.theta,
                 self.share,
                 self.messages,
                 ahead,
-                parts,
+                floors,
+                self.lows,
                 self.here,
                 self.there,
             )
@@ -115,13 +116,22 @@ class Dual:
         self.sweep()
         least = np.zeros_like(self.theta)
         passing.least_with(
-            self.graph, self.theta, self.messages, self.forward, self.backward, least, self.here
+            self.graph,
+            self.theta,
+            self.messages,
+            self.forward,
+            self.backward,
+            self.lows,
+            least,
+            self.here,
         )
         return least - worth
 
-    def move_prices(self, line: Timeline, prices: Array) -> None:
-        """Starts from another timeline's prices: each goes to the first own point not before it."""
-        if not len(self.prices):
-            return
-        to: IntArray = np.minimum(np.searchsorted(self.line.when, line.when), len(self.prices) - 1)
-        self.prices = np.bincount(to, prices, len(self.prices)) + 1e-12 * prices.mean()
+
+def carried(line: Timeline, prices: Array, to: Timeline) -> Array:
+    """Prices of one timeline on another: each goes to the first point not before its own."""
+    if not len(to.room):
+        return np.zeros(0)
+    at: IntArray = np.minimum(np.searchsorted(to.when, line.when), len(to.room) - 1)
+    moved: Array = np.bincount(at, prices, len(to.room)).astype(np.float64)
+    return moved + 1e-12 * float(prices.mean()) if len(prices) else moved

@@ -9,6 +9,7 @@ Source: Wainwright and Jordan (2008), section 4.1, for the polytope.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, cast
 
 import numpy as np
 from scipy import sparse
@@ -78,28 +79,31 @@ def program_of(problem: Problem) -> Program:
             right.append(np.zeros(k))
             row += k
         column += len(p)
-    at = (np.concatenate(rows), np.concatenate(columns))
-    matrix = sparse.csr_array((np.concatenate(values), at), shape=(row, column))
+    where = (np.concatenate(rows), np.concatenate(columns))
+    matrix = sparse.csr_array((np.concatenate(values), where), shape=(row, column))
     upper = np.ones(column)
     upper[:strategies] = allowed
     return Program(np.concatenate(parts), matrix, np.concatenate(right), constant, upper)
 
 
-def memory_rows(problem: Problem, line: Timeline, points: IntArray, width: int) -> sparse.csr_array:
-    """One row a point: usage of everything live there as share of the room. Shape (points, width)."""
+def memory_rows(
+    problem: Problem, line: Timeline, points: IntArray, width: int
+) -> tuple[sparse.csr_array, Array]:
+    """One row a point, usage of all that is live there, and its limit; both as share of the largest usage."""
     node = np.repeat(np.arange(len(problem.sizes)), np.diff(line.first))
-    rows, columns, values = [], [], []
+    start, none = problem.starts, np.zeros(0, np.int64)
+    rows, columns, values, limits = [none], [none], [np.zeros(0)], line.room[points]
     for row, point in enumerate(points):
-        unit = max(float(line.room[point]), 1e-9)
-        for z in np.flatnonzero((line.lo <= point) & (line.hi > point)):
-            used = line.usages[line.at[z] : line.at[z + 1]]
-            rows.append(np.full(len(used), row))
-            columns.append(problem.starts[node[z]] + np.arange(len(used)))
-            values.append(used / unit)
-    if not rows:
-        return sparse.csr_array((len(points), width))
+        live = np.flatnonzero((line.lo <= point) & (line.hi > point))
+        used = [line.usages[line.at[z] : line.at[z + 1]] for z in live]
+        unit = max((float(u.max()) for u in used), default=1.0)
+        limits[row] /= unit
+        for z, u in zip(live, used, strict=True):
+            rows.append(np.full(len(u), row))
+            columns.append(start[node[z]] + np.arange(len(u)))
+            values.append(u / unit)
     at = (np.concatenate(rows), np.concatenate(columns))
-    return sparse.csr_array((np.concatenate(values), at), shape=(len(points), width))
+    return sparse.csr_array((np.concatenate(values), at), shape=(len(points), width)), limits
 
 
 def usage(problem: Problem, line: Timeline, choice: IntArray) -> Array:
@@ -141,10 +145,10 @@ def solve_ilp(
     """
     program = program_of(problem)
     strategies = len(problem.costs)
-    integral = np.zeros(len(program.cost))
+    integral = np.zeros(len(program.cost), dtype=np.int64)
     integral[:strategies] = 1
     unit = max(1e-12, float(program.cost.max(initial=0.0)) / 1e4)
-    options: dict[str, float] = {"time_limit": seconds, "mip_rel_gap": 0.0}
+    options: dict[str, Any] = {"time_limit": seconds, "mip_rel_gap": 0.0}
     if nodes is not None:
         options["node_limit"] = nodes
     points = np.zeros(0, np.int64)
@@ -154,15 +158,14 @@ def solve_ilp(
     while True:
         rules = [LinearConstraint(program.rows, program.right, program.right)]
         if len(points):
-            limit = line.room[points] / np.maximum(line.room[points], 1e-9)
-            table = memory_rows(problem, line, points, len(program.cost))
-            rules.append(LinearConstraint(table, -np.inf, limit))
+            table, limits = memory_rows(problem, line, points, len(program.cost))
+            rules.append(LinearConstraint(table, -np.inf, limits))
         got = milp(
             program.cost / unit,
             constraints=rules,
             integrality=integral,
             bounds=Bounds(0.0, program.upper),
-            options=options,
+            options=cast(Any, options),
         )
         if got.mip_dual_bound is not None and np.isfinite(got.mip_dual_bound):
             slack = TRUST * abs(got.mip_dual_bound)

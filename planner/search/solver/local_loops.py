@@ -142,7 +142,8 @@ def random(state: IntArray) -> int:
     z ^= (z >> 7) & 0x1FFFFFFFFFFFFFF
     z ^= z << 17
     state[0] = z
-    return z & 0x7FFFFFFFFFFFFFFF
+    positive: int = z & 0x7FFFFFFFFFFFFFFF
+    return positive
 
 
 class Work(NamedTuple):

@@ -34,7 +34,8 @@ def sweep(
     share: Array,
     messages: Array,
     forward: bool,
-    parts: Array,
+    floors: Array,
+    lows: Array,
     here: Array,
     there: Array,
 ) -> float:
@@ -46,8 +47,10 @@ def sweep(
         share: part of a node's surplus that each edge of the direction takes. Shape (n,).
         messages: in and out.
         forward: to nodes of higher index, or lower.
-        parts: out: what each node and the edges it sends along add to the bound. Shape (n,).
-        here, there: buffers, one entry a strategy of the largest node.
+        floors: out: what each node adds to the bound. Shape (n,).
+        lows: out: what each arc of the direction adds. Shape (2m,).
+        here: buffer, one entry a strategy of the largest node.
+        there: another one.
     """
     bound = 0.0
     n = len(g.start) - 1
@@ -58,7 +61,8 @@ def sweep(
         least = np.inf
         for p in range(k):
             least = min(least, here[p])
-        parts[i] = least
+        floors[i] = least
+        bound += least
         for a in range(g.adj[i], g.adj[i + 1]):
             o = g.other[a]
             if (o > i) != forward:
@@ -77,10 +81,10 @@ def sweep(
             low = np.inf
             for q in range(ko):
                 low = min(low, there[q])
-            parts[i] += low
+            lows[a] = low
+            bound += low
             for q in range(ko):
                 messages[g.leaves[a] + q] = there[q] - low
-        bound += parts[i]
     return bound
 
 
@@ -171,33 +175,45 @@ def least_with(
     messages: Array,
     forward: Array,
     backward: Array,
+    lows: Array,
     least: Array,
     here: Array,
 ) -> None:
     """Lower bound on the priced cost of every choice that uses a strategy, into `least`.
 
-    Right after a forward and a backward sweep at the same costs. When the backward sweep stood at node i, the nodes
-    below owed what the forward sweep had collected, the nodes above what the backward sweep had, and all that was
-    left was i's own vector plus terms that are never negative.
+    Right after a forward and a backward sweep at the same costs. When the backward sweep stood at node i, nodes below
+    had given what the forward sweep took, nodes above what the backward sweep took, but for edges that pass i: these
+    give once, to the forward sweep. What is left besides i's own vector is nowhere negative.
 
     Args:
-        g, theta, messages: as the sweeps left them.
-        forward, backward: parts of the two sweeps. Shape (n,).
+        g: the graph.
+        theta: priced cost of every strategy.
+        messages: as the sweeps left them.
+        forward: floors of the forward sweep. Shape (n,).
+        backward: floors of the backward sweep.
+        lows: of both sweeps.
         least: out, one a strategy.
         here: buffer.
     """
     n = len(g.start) - 1
-    after = 0.0
+    above, into = np.zeros(n + 1), np.zeros(n + 1)
     for i in range(n):
-        after += backward[i]
+        for a in range(g.adj[i], g.adj[i + 1]):
+            if g.other[a] < i:
+                into[g.other[a]] += lows[a]
+    for i in range(n - 1, -1, -1):
+        above[i] = above[i + 1] + backward[i]
+        into[i] += into[i + 1]
     before = 0.0
     for i in range(n):
         s, k = g.start[i], g.start[i + 1] - g.start[i]
-        after -= backward[i]
         gather(g, theta, messages, i, here)
         for p in range(k):
-            least[s + p] = before + after + here[p]
+            least[s + p] = before + above[i + 1] + into[i] + here[p]
         before += forward[i]
+        for a in range(g.adj[i], g.adj[i + 1]):
+            if g.other[a] > i:
+                before += lows[a]
 
 
 def chain_shares(edges: IntArray, count: int) -> Array:

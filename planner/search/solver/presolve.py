@@ -16,6 +16,7 @@ from planner.search.solver import presolve_loops as loops
 from planner.search.solver.graph import graph_of
 from planner.search.solver.problem import Memory, Problem, offsets, share
 from planner.search.solver.timeline import Timeline, timeline_of
+from planner.search.solver.timeline_loops import mark_too_large
 from planner.units import Array, BoolArray, IntArray
 
 ROUNDS = 8
@@ -43,7 +44,8 @@ class View:
 
     def restore(self, choice: IntArray) -> IntArray:
         """Choice of the larger problem. Shapes: (nodes of the smaller,) -> (n,)."""
-        return self.pick[self.at[:-1] + choice[self.source]]
+        own: IntArray = self.pick[self.at[:-1] + choice[self.source]]
+        return own
 
 
 def merged(problem: Problem) -> tuple[Problem, View, bool]:
@@ -109,18 +111,19 @@ def _components(
         near[j].append((i, int(e), False))
     source = np.full(len(sizes), -1, dtype=np.int64)
     picks: list[IntArray] = [np.zeros(0, dtype=np.int64)] * len(sizes)
-    roots = 0
+    roots = -1
     for root in range(len(sizes)):
         if source[root] >= 0:
             continue
-        source[root], roots = roots, roots + 1
+        roots += 1
+        source[root] = roots
         picks[root] = np.flatnonzero(alive[start[root] : start[root + 1]])
         queue = [root]
         for i in queue:
             for j, e, known_is_first in near[i]:
                 if source[j] >= 0:
                     continue
-                source[j] = source[root]
+                source[j] = roots
                 if known_is_first:
                     partner = np.zeros(sizes[i], dtype=np.int64)
                     second = np.flatnonzero(alive[start[j] : start[j + 1]])
@@ -141,7 +144,8 @@ def _through(problem: Problem, view: View) -> Problem:
     length = np.diff(view.at)
     column = np.arange(view.at[-1]) - np.repeat(view.at[:-1], length)
     into = np.repeat(start[view.source], length) + column
-    costs = np.bincount(into, problem.costs[np.repeat(old[:-1], length) + view.pick], start[-1])
+    own = problem.costs[np.repeat(old[:-1], length) + view.pick]
+    costs: Array = np.bincount(into, own, int(start[-1])).astype(np.float64)
     pairs: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
     for e, (i, j) in enumerate(problem.edges):
         a, b = int(view.source[i]), int(view.source[j])
@@ -277,12 +281,27 @@ def _reduced(problem: Problem, views: tuple[View, ...]) -> Core:
     for _ in range(ROUNDS):
         problem, view, changed = merged(problem)
         views = (*views, view)
-        if not changed:
+        if changed:
+            continue
+        line = timeline_of(problem.memory, problem.sizes)
+        unfit = _too_large(problem, line)
+        if not unfit.any():
             break
-    line = timeline_of(problem.memory, problem.sizes)
+        problem = replace(problem, costs=np.where(unfit, np.inf, problem.costs))
+    else:
+        line = timeline_of(problem.memory, problem.sizes)
     small, kept, gone, constant = _without_free(problem, np.diff(line.first) == 0)
     first = np.append(line.first[kept], line.first[-1])
     return Core(small, line._replace(first=first), views, tuple(gone), kept, problem, constant)
+
+
+def _too_large(problem: Problem, line: Timeline) -> BoolArray:
+    """Strategies that fit at no time beside the least of all others. Shape: as the costs."""
+    dead = np.zeros(len(problem.costs), dtype=np.bool_)
+    mark_too_large(
+        problem.starts, line.first, line.lo, line.hi, line.at, line.usages, line.room, dead
+    )
+    return dead & np.isfinite(problem.costs)
 
 
 def _without_free(problem: Problem, free: BoolArray) -> tuple[Problem, IntArray, list[Gone], float]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from planner.search.solver.clock import Clock
-from planner.search.solver.decomposition import Dual
+from planner.search.solver.decomposition import Dual, carried
 from planner.search.solver.ilp import solve_ilp
 from planner.search.solver.local import Search
 from planner.search.solver.presolve import Core, InfeasibleError, presolve, without
@@ -109,27 +109,36 @@ def solve(problem: Problem, *, seconds: float = 60.0, effort: int = 0, seed: int
 
 
 def _run(state: _State, core: Core, seed: int) -> None:
-    prices = None
-    for cycle in range(CYCLES if not state.effort else min(CYCLES, state.effort)):
-        if not len(core.problem.sizes):
-            state.offer(core, np.zeros(0, np.int64))
-            state.raise_bound(core.constant if (core.timeline.room >= 0).all() else np.inf)
+    before: Dual | None = None
+    for cycle in range(CYCLES):
+        if _settled(state, core):
             return
         small = _pairs(core) <= SMALL
         dual = Dual(core.problem, core.timeline)
-        if prices is None:
+        if before is None:
             dual.start()
         else:
-            dual.move_prices(*prices)
+            dual.prices = carried(before.line, before.best_prices, dual.line)
         _climb(state, dual, cycle, small)
         state.raise_bound(dual.bound + core.constant)
-        search = Search(core.problem, core.timeline, dual, seed + cycle)
-        _search(state, core, search, cycle, small)
+        _search(state, core, Search(core.problem, core.timeline, dual, seed + cycle), cycle, small)
         if state.done():
             return
-        core, prices = _rule_out(state, core, dual), (dual.line, dual.best_prices)
-        if _pairs(core) <= SMALL and _prove(state, core, dual, cycle):
+        core, before = _rule_out(state, core, dual), dual
+        if _settled(state, core):
             return
+        if _pairs(core) <= SMALL and _prove(state, core, dual, cycle, seed):
+            return
+
+
+def _settled(state: _State, core: Core) -> bool:
+    """Whether nothing is left to decide; if so, the one choice is offered and bounds."""
+    if len(core.problem.sizes):
+        return False
+    state.offer(core, np.zeros(0, np.int64))
+    fits = bool((core.timeline.room >= 0).all())
+    state.raise_bound(core.constant if fits else np.inf)
+    return True
 
 
 def _pairs(core: Core) -> int:
@@ -144,7 +153,7 @@ def _climb(state: _State, dual: Dual, cycle: int, small: bool) -> None:
     steps = STEPS if small else 10**9
     if state.effort:
         steps = 100 * state.effort
-    share = 0.25 if small else DUAL_SHARE / (1 if cycle else 1)
+    share = 0.25 if small else DUAL_SHARE
     dual.climb(RATE if cycle == 0 else RATE / 2, steps, state.clock, share * state.left())
 
 
@@ -175,14 +184,19 @@ def _rule_out(state: _State, core: Core, dual: Dual) -> Core:
     return without(core, dead)
 
 
-def _prove(state: _State, core: Core, dual: Dual, cycle: int) -> bool:
-    """Runs the integer program; whether it ended by itself."""
-    prices = dual.best_prices if len(core.timeline.room) == len(dual.best_prices) else None
+def _prove(state: _State, core: Core, dual: Dual, cycle: int, seed: int) -> bool:
+    """Runs the integer program and polishes its answer; whether it ended by itself."""
+    prices = carried(dual.line, dual.best_prices, core.timeline)
     nodes = EFFORT_NODES * state.effort if state.effort else None
-    last = cycle == CYCLES - 1
-    seconds = 600.0 if state.effort else max(0.1, (1.0 if last else 0.5) * state.left())
+    share = 1.0 if cycle == CYCLES - 1 else 0.5
+    seconds = 600.0 if state.effort else max(0.1, share * state.left())
     got = solve_ilp(core.problem, core.timeline, seconds=seconds, nodes=nodes, prices=prices)
     if got.choice is not None:
         state.offer(core, got.choice)
+        fresh = Dual(core.problem, core.timeline)
+        search = Search(core.problem, core.timeline, fresh, seed)
+        search.begin(got.choice)
+        search.turn(0.0, 0.0, 0.0, state.clock, state.clock.now() + 1.0)
+        state.offer(core, search.choice)
     state.raise_bound(got.bound + core.constant)
     return got.proved

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from planner.search.solver.compiled import compiled
-from planner.units import Array, IntArray
+from planner.units import Array, BoolArray, IntArray
 
 
 @compiled
@@ -64,3 +64,25 @@ def cut_stretches(
         count += 1
         filled += k
     return nodes[:count], begin[:count], end[:count], usages[:filled]
+
+
+@compiled
+def mark_too_large(
+    start: IntArray,
+    first: IntArray,
+    lo: IntArray,
+    hi: IntArray,
+    at: IntArray,
+    usages: Array,
+    room: Array,
+    dead: BoolArray,
+) -> None:
+    """Marks strategies that need more than the room at some point; the rest as in `Timeline`."""
+    for i in range(len(first) - 1):
+        for z in range(first[i], first[i + 1]):
+            low = room[lo[z]]
+            for t in range(lo[z], hi[z]):
+                low = min(low, room[t])
+            for p in range(start[i + 1] - start[i]):
+                if usages[at[z] + p] > low:
+                    dead[start[i] + p] = True
