@@ -105,10 +105,10 @@ def _components(
     """Every node follows the first node of its component, along one-to-one edges."""
     start, sizes = problem.starts, problem.sizes
     near: defaultdict[int, list[tuple[int, int, bool]]] = defaultdict(list)
-    for e in np.flatnonzero(exact):
+    for e in np.flatnonzero(exact).tolist():
         i, j = int(problem.edges[e, 0]), int(problem.edges[e, 1])
-        near[i].append((j, int(e), True))
-        near[j].append((i, int(e), False))
+        near[i].append((j, e, True))
+        near[j].append((i, e, False))
     source = np.full(len(sizes), -1, dtype=np.int64)
     picks: list[IntArray] = [np.zeros(0, dtype=np.int64)] * len(sizes)
     roots = -1

@@ -1,0 +1,171 @@
+"""Presolve, bounds, integer program and the whole solver against brute force, memory-limited or not."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from solver_cases import brute_force, problems
+
+from planner.search.solver.clock import Clock
+from planner.search.solver.decomposition import Dual
+from planner.search.solver.elimination import solve_exactly
+from planner.search.solver.ilp import solve_ilp, usage
+from planner.search.solver.presolve import InfeasibleError, presolve, without
+from planner.search.solver.problem import Memory, build
+from planner.search.solver.solve import solve
+
+STOPPED = Clock(stopped=True)
+
+
+def core_best(core):
+    """Optimum of a core by trying everything, its constant included."""
+    best, at = np.inf, None
+    for choice in itertools.product(*(range(k) for k in core.problem.sizes)):
+        x = np.array(choice, dtype=np.int64)
+        cost = core.problem.cost(x) + core.constant
+        if cost < best and (usage(core.problem, core.timeline, x) <= core.timeline.room).all():
+            best, at = cost, x
+    return best, at
+
+
+@settings(max_examples=1500, deadline=None)
+@given(problems(memory=True))
+def test_presolve_keeps_the_optimum(problem):
+    want = brute_force(problem)
+    try:
+        core = presolve(problem)
+    except InfeasibleError:
+        assert want == np.inf
+        return
+    best, choice = core_best(core)
+    assert best == want
+    if choice is not None:
+        full = core.restore(choice)
+        assert problem.feasible(full)
+        assert problem.cost(full) == want
+
+
+@settings(max_examples=400, deadline=None)
+@given(problems(memory=True), st.sampled_from([0.1, 1.0]))
+def test_bounds_never_exceed_the_optimum(problem, rate):
+    try:
+        core = presolve(problem)
+    except InfeasibleError:
+        return
+    if not len(core.problem.sizes):
+        return
+    want, _ = core_best(core)
+    dual = Dual(core.problem, core.timeline)
+    dual.start()
+    dual.climb(rate, 30, STOPPED, 1.0)
+    slack = 1e-9 * max(1.0, abs(want))
+    assert dual.bound + core.constant <= want + slack
+    dual.return_to_best()
+    least = dual.least_with() + core.constant
+    start = core.problem.starts
+    for choice in itertools.product(*(range(k) for k in core.problem.sizes)):
+        x = np.array(choice, dtype=np.int64)
+        if (usage(core.problem, core.timeline, x) <= core.timeline.room).all():
+            assert (least[start[:-1] + x] <= core.problem.cost(x) + core.constant + slack).all()
+
+
+@settings(max_examples=300, deadline=None)
+@given(problems(memory=True), st.integers(0, 2**31))
+def test_strategies_ruled_out_leave_the_rest_exact(problem, seed):
+    try:
+        core = presolve(problem)
+    except InfeasibleError:
+        return
+    if not len(core.problem.sizes):
+        return
+    dead = np.random.default_rng(seed).random(len(core.problem.costs)) < 0.3
+    costs = np.where(dead, np.inf, core.problem.costs)
+    want, _ = core_best(replace(core, problem=replace(core.problem, costs=costs)))
+    try:
+        less = without(core, dead)
+    except InfeasibleError:
+        assert want == np.inf
+        return
+    best, choice = core_best(less)
+    assert best == want
+    if choice is not None:
+        assert problem.cost(less.restore(choice)) == want
+
+
+@settings(max_examples=400, deadline=None)
+@given(problems(memory=True))
+def test_the_integer_program_finds_the_optimum(problem):
+    try:
+        core = presolve(problem)
+    except InfeasibleError:
+        return
+    if not len(core.problem.sizes):
+        return
+    want, _ = core_best(core)
+    got = solve_ilp(core.problem, core.timeline)
+    assert got.proved
+    if want == np.inf:
+        assert got.choice is None
+        assert got.bound == np.inf
+    else:
+        assert core.problem.cost(got.choice) + core.constant == pytest.approx(want, abs=1e-6)
+        assert got.bound + core.constant == pytest.approx(want, rel=1e-5, abs=1e-3)
+
+
+@settings(max_examples=600, deadline=None)
+@given(problems(memory=True))
+def test_the_solver_is_exact_on_small_problems(problem):
+    want = brute_force(problem)
+    got = solve(problem, effort=1)
+    assert got.cost == want
+    assert got.bound <= want
+    assert got.gap == 0.0
+    assert (got.choice is None) == (want == np.inf)
+
+
+@settings(max_examples=300, deadline=None)
+@given(problems(nodes=7))
+def test_elimination_and_the_solver_agree_without_memory(problem):
+    assert solve(problem, effort=1).cost == solve_exactly(problem).value
+
+
+def chain(count, width, seed):
+    """A problem too large for brute force: a long graph with shortcuts under a tight limit."""
+    rng = np.random.default_rng(seed)
+    edges = [(i, i + 1) for i in range(count - 1)] + [(i, i + 7) for i in range(0, count - 7, 3)]
+    lo = np.arange(count)
+    usages = rng.integers(1, 100, (count, width)).astype(float)
+    memory = Memory(lo.copy(), lo, lo + rng.integers(1, 30, count), usages.ravel(), 500.0)
+    costs = [rng.integers(0, 100, width).astype(float) for _ in range(count)]
+    tables = [rng.integers(0, 100, (width, width)).astype(float) for _ in edges]
+    return build(costs, edges, tables, memory)
+
+
+def test_the_same_effort_gives_the_same_answer():
+    problem = chain(60, 5, 3)
+    first, second = solve(problem, effort=1), solve(problem, effort=1)
+    assert first.cost == second.cost
+    assert first.bound == second.bound
+    assert np.array_equal(first.choice, second.choice)
+
+
+def test_a_time_limit_is_kept_and_leaves_a_bound():
+    problem = chain(300, 6, 4)
+    got = solve(problem, seconds=3.0)
+    assert got.seconds < 15.0
+    assert problem.feasible(got.choice)
+    assert 0.0 <= got.gap < 0.2
+    assert problem.cost(got.choice) == got.cost
+
+
+def test_what_cannot_fit_is_called_infeasible():
+    span = np.array([0])
+    memory = Memory(span, span, span + 1, np.array([5.0, 6.0]), 4.0)
+    got = solve(build([np.zeros(2)], memory=memory), effort=1)
+    assert got.choice is None
+    assert got.bound == np.inf
