@@ -8,6 +8,7 @@ True
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
@@ -52,6 +53,10 @@ __all__ = [
 ]
 
 
+MOST_RANKS = 2**31
+"""Products of degrees beyond this are refused before anything is computed with them."""
+
+
 def plan(question: Question, progress: Callable[[Progress], None] | None = None) -> Plan | NoPlan:
     """The fastest plan that fits, with its proof; or why there is none.
 
@@ -83,7 +88,7 @@ def plan(question: Question, progress: Callable[[Progress], None] | None = None)
         outcome.space,
         made_by=made_by(),
         assumptions=known.assumptions,
-        larger=_larger(known.task.cluster),
+        larger=_larger(known.task),
         stopped=outcome.stopped,
     )
     why = " ".join(text for fault in ruled_out for text in (fault.what, *fault.fix))
@@ -128,8 +133,12 @@ def stated(task: Task, pins: Pins) -> Candidates:
     """The single layout that pins describe; what they leave open takes the trainer's usual value."""
     given = {pin.column: pin.value for pin in pins.pins if pin.compare == "="}
     degrees = {axis: given.get(axis, 1) for axis in ("tp", "pp", "cp")}
-    left = task.cluster.num_chips // int(np.prod(list(degrees.values())))
-    return _filled(task, given, degrees | {"dp": given.get("dp", max(1, left))})
+    chips = task.cluster.num_chips
+    degrees["dp"] = given.get("dp", max(1, chips // math.prod(degrees.values())))
+    if (used := math.prod(degrees.values())) > MOST_RANKS:
+        shown = " × ".join(f"{axis} {degree}" for axis, degree in degrees.items() if degree > 1)
+        raise PlannerError.of("D01", f"{shown} = {used:,}, but the cluster has {chips:,} chips.")
+    return _filled(task, given, degrees)
 
 
 def _filled(task: Task, given: Mapping[str, int], degrees: Mapping[str, int]) -> Candidates:
@@ -176,12 +185,13 @@ def _nothing_left(known: Understood) -> tuple[Fault, ...]:
     return (Fault("N03", f"no layout of {chips} has {pins}.", ("Drop a pin, or widen it.",)),)
 
 
-def _larger(cluster: Cluster) -> list[Cluster]:
-    """As many chips of the same vendor with more memory, least memory first."""
+def _larger(task: Task) -> list[Cluster]:
+    """As many chips of the same vendor with more memory that have the precision, least memory first."""
+    chip, precision = task.cluster.chip, task.recipe.precision
     found = []
     for entry in entries("chip"):
-        other = read_cluster(f"{entry.name}:{cluster.num_chips}")
-        more = other.chip.memory_bytes > cluster.chip.memory_bytes
-        if other.chip.vendor == cluster.chip.vendor and more:
+        other = read_cluster(f"{entry.name}:{task.cluster.num_chips}")
+        more = other.chip.memory_bytes > chip.memory_bytes and precision in other.chip.peak
+        if other.chip.vendor == chip.vendor and more:
             found.append(other)
     return sorted(found, key=lambda c: (c.chip.memory_bytes, c.chip.name))
