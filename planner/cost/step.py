@@ -122,6 +122,16 @@ def exact(p: Prices) -> Exact:
     return Exact(step=step, memory=memory)
 
 
+def exact_memory(p: Prices) -> Array:
+    """Bytes on the fullest chip of all candidates, without their steps; ``(n,)``."""
+    memory = np.empty(len(p.rows))
+    for index in shapes(p):
+        part = p.take(index)
+        blocks = stages_of(p.task.model, int(part.rows.pp[0]), int(part.rows.vpp[0]))
+        memory[index] = memory_of_stages(part, blocks).total.max(axis=1)
+    return memory
+
+
 def tight_bound(p: Prices) -> Array:
     """A lower bound on the step that knows the stages, cheaper than the exact price; ``(n,)``."""
     bound = np.empty(len(p.rows))

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from planner.candidates import SHARDING
+from planner.candidates import SHARDING, Candidates
 from planner.cost.memory import memory_bound
 from planner.cost.prices import prices
-from planner.cost.step import exact
+from planner.cost.step import exact_memory
 from planner.hardware.cluster import Cluster
 from planner.plan.schema import Assumption, NoPlan, Remedy, Term
 from planner.search.answer import cluster_facts, model_facts, recipe_facts, removed_facts
@@ -19,13 +19,14 @@ from planner.search.engine import SLICE
 from planner.search.pins import Pins
 from planner.search.space import Space, build_space
 from planner.trainers.trainer import Task
+from planner.units import IntArray
 
 STATES = {"optimizer": 1, "gradients": 2, "weights": 3}
 """Kinds of state, and the sharding level from which each is spread over data ranks."""
 MOST_DOUBLINGS = 6
 """How often the number of chips is doubled in the search for one that fits."""
 CLOSE = 32
-"""Candidates of least bounded memory that are priced exactly."""
+"""Candidates whose memory is worked out together, those of least bound first."""
 
 
 def build_miss(
@@ -82,15 +83,27 @@ def closest_miss(task: Task, space: Space) -> Breakdown | None:
     rows = space.candidates
     if not len(rows):
         return None
+    return breakdown(prices(task, rows.take(least_memory(task, rows))), 0)
+
+
+def least_memory(task: Task, rows: Candidates) -> IntArray:
+    """Index of the candidate whose fullest chip needs least memory, best bound first; shape ``(1,)``."""
     bounds = np.concatenate(
         [
             memory_bound(prices(task, rows.take(slice(start, start + SLICE))))
             for start in range(0, len(rows), SLICE)
         ]
     )
-    some = np.argsort(bounds, kind="stable")[:CLOSE]
-    priced = prices(task, rows.take(some))
-    return breakdown(priced, int(np.argmin(exact(priced).memory)))
+    order = np.argsort(bounds, kind="stable")
+    least, found = np.inf, order[:1]
+    for start in range(0, len(order), CLOSE):
+        some = order[start : start + CLOSE]
+        if bounds[some[0]] >= least:
+            break
+        memory = exact_memory(prices(task, rows.take(some)))
+        if memory.min() < least:
+            least, found = float(memory.min()), some[[int(memory.argmin())]]
+    return found
 
 
 def _explain(b: Breakdown, terms: tuple[Term, ...]) -> str:
@@ -151,5 +164,7 @@ def _remedy(pins: Pins, change: str, note: str, task: Task) -> Remedy | None:
 
 
 def _least(task: Task, pins: Pins) -> float | None:
-    found = closest_miss(task, build_space(task, pins))
-    return None if found is None else float(found.memory.total.max())
+    rows = build_space(task, pins).candidates
+    if not len(rows):
+        return None
+    return float(exact_memory(prices(task, rows.take(least_memory(task, rows))))[0])
