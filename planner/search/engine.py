@@ -3,6 +3,9 @@
 Every candidate has a proven lower bound on its step, from one pass of array operations. Candidates are priced exactly
 in the order of their bounds until the next bound is worse than the worst of the best: what was not priced can neither
 be better nor tie with it.
+
+What must fit is the upper quantile of memory, a factor above the median that is priced; dividing the limit by it once
+keeps the bound on memory a bound.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from planner.cost.table import BlockTable, block_table
 from planner.search.pins import Pins
 from planner.search.space import Space, build_space
 from planner.trainers.trainer import Task
+from planner.trainers.trust import room
 from planner.units import Array, BoolArray, IntArray
 
 BATCH = 64
@@ -57,7 +61,7 @@ class Outcome:
     step: Array
     """Their exact steps, seconds."""
     memory: Array
-    """Their exact memory on the fullest chip, bytes."""
+    """Their exact memory on the fullest chip, bytes; the median."""
     bound: float
     """No candidate that fits is faster, seconds."""
     refined: int
@@ -84,7 +88,7 @@ def search(
     Args:
         task: the question.
         pins: restrictions of the space.
-        top: how many distinct layouts to return; all of them proven to be the best.
+        top: how many distinct layouts to return, at least one; all of them proven to be the best.
         time_limit: seconds after which the best so far is returned with its gap; at least one batch is priced.
         progress: called between batches.
 
@@ -120,7 +124,7 @@ class Bounded:
     step: Array
     """Lower bounds on the step, seconds; ``(n,)``."""
     fits: BoolArray
-    """Whether the least memory fits; ``(n,)``."""
+    """Whether the least memory leaves room for its upper quantile; ``(n,)``."""
     table: BlockTable
     key: IntArray
     """Each candidate's row in the table."""
@@ -143,7 +147,7 @@ def bound_all(task: Task, candidates: Candidates) -> Bounded:
         part = slice(start, start + SLICE)
         priced = bounded.priced(task, candidates, part)
         bounded.step[part] = step_bound(priced)
-        bounded.fits[part] = memory_bound(priced) <= task.memory_limit
+        bounded.fits[part] = memory_bound(priced) <= room(task)
     return bounded
 
 
@@ -189,7 +193,7 @@ class _Incumbents:
         self.candidates = candidates
         self.bounded = bounded
         self.order = order
-        self.top = top
+        self.top = max(1, top)
         self.place = 0
         self.refined = 0
         self.index = np.empty(0, dtype=np.int64)
@@ -206,9 +210,15 @@ class _Incumbents:
         return float(self.bounded.step[self.order[self.place]])
 
     def refine(self) -> None:
-        """Price the next batch: a bound that knows the stages first, then exactly what is left."""
+        """Price the next batch: a bound that knows the stages first, then exactly what is left.
+
+        Only then is the batch behind us: an interrupt in between leaves the bound where it was.
+        """
         batch = self.order[self.place : self.place + BATCH]
+        self._price(batch)
         self.place += len(batch)
+
+    def _price(self, batch: IntArray) -> None:
         priced = self.bounded.priced(self.task, self.candidates, batch)
         bounds = tight_bound(priced)
         order = np.argsort(bounds, kind="stable")
@@ -219,7 +229,7 @@ class _Incumbents:
                 return
             found = exact(priced.take(some))
             self.refined += len(some)
-            fits = found.memory <= self.task.memory_limit
+            fits = found.memory <= room(self.task)
             self._add(batch[some][fits], found.step[fits], found.memory[fits])
 
     def _may_enter(self, bounds: Array) -> BoolArray:
@@ -255,7 +265,8 @@ class _Incumbents:
         best = None
         if len(self.index):
             best = self.bounded.priced(self.task, self.candidates, self.index)
-        floor = self._next() if self.place < len(self.order) else np.inf
+        left = self.bounded.step[self.order[self.place :]]
+        floor = float(left.min(initial=np.inf))
         bound = min(float(self.step[0]), floor) if len(self.step) else floor
         return Outcome(
             space=space,

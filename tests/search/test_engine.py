@@ -192,3 +192,49 @@ def test_a_search_that_was_stopped_says_what_it_knows():
     if len(stopped.step):
         assert stopped.step[0] >= whole.step[0] * (1 - SLACK)
         assert stopped.gap >= 1 - whole.step[0] / stopped.step[0] - SLACK
+
+
+@given(tasks(), st.integers(1, 4))
+@examples(40)
+def test_an_interrupt_in_the_middle_of_pricing_leaves_a_bound_that_holds(task, calls):
+    """What was taken up but not priced still counts as open."""
+    whole = search(task, Pins())
+    if whole.best is None:
+        return
+    left = [calls]
+
+    def interrupted(priced):
+        left[0] -= 1
+        if not left[0]:
+            raise KeyboardInterrupt
+        return exact(priced)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engine, "exact", interrupted)
+        part = search(task, Pins())
+    assert part.stopped == (left[0] <= 0)
+    assert part.bound <= whole.step[0] * (1 + SLACK)
+    if len(part.step):
+        assert part.step[0] >= whole.step[0] * (1 - SLACK)
+        assert part.gap >= 1 - whole.step[0] / part.step[0] - SLACK
+
+
+def test_an_interrupt_between_batches_returns_the_best_so_far():
+    from tests.trainers.conftest import make_task
+
+    task = make_task({"chips": 16, "model": {"experts": 16, "layers": 8}})
+
+    def stop(_):
+        raise KeyboardInterrupt
+
+    outcome = search(task, Pins(), top=100, progress=stop)
+    assert outcome.stopped
+    assert outcome.best is not None
+    assert outcome.bound <= outcome.step[0]
+
+
+@pytest.mark.parametrize("top", [0, -3])
+def test_an_answer_has_at_least_the_plan_itself(top):
+    from tests.trainers.conftest import make_task
+
+    assert len(search(make_task({"chips": 4}), Pins(), top=top).step) == 1
