@@ -19,6 +19,7 @@ from planner.cost.prices import Prices, prices
 from planner.cost.step import makespans, memory_of_stages, shapes, stage_times
 from planner.cost.step import step_seconds as step_of
 from planner.recipe import MOMENT_BYTES
+from planner.trainers.trust import upper
 from planner.units import GIB, Array, Json
 
 
@@ -34,6 +35,8 @@ class RowResult:
     chip: str
     trainer: str
     software: str
+    family: str = ""
+    """Generation of the chip."""
     predicted_step_seconds: float | None = None
     measured_step_seconds: float | None = None
     measured_from: str = ""
@@ -45,7 +48,7 @@ class RowResult:
     memory_kind: Kind | None = None
     memory_error: float | None = None
     predicted_total_gib: float | None = None
-    """What the verdict compares with the chip's memory."""
+    """Median of what the chip's memory must hold; the verdict compares its upper quantile."""
     predicted_fits: bool | None = None
     measured_fits: bool | None = None
     assumed: tuple[str, ...] = ()
@@ -174,6 +177,7 @@ def _result(case: Case, predicted: Predicted) -> RowResult:
         chip=case.task.cluster.chip.name,
         trainer=case.software.trainer.name,
         software=case.software.name,
+        family=case.task.cluster.chip.family,
         predicted_step_seconds=predicted.step,
         measured_step_seconds=step,
         measured_from=source,
@@ -183,7 +187,7 @@ def _result(case: Case, predicted: Predicted) -> RowResult:
         memory_kind=kind if memory is not None else None,
         memory_error=None if memory is None else expected / memory - 1.0,
         predicted_total_gib=total / GIB,
-        predicted_fits=total <= case.task.memory_limit,
+        predicted_fits=total * upper(case.software.trainer.name) <= case.task.memory_limit,
         measured_fits=fits(run),
         assumed=case.assumed,
         broken_rules=case.broken,

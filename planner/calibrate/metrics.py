@@ -114,13 +114,16 @@ def outcomes(rows: Iterable[RowResult]) -> Outcomes:
 
 def sweeps(rows: Iterable[RowResult]) -> tuple[Sweep, ...]:
     """Rank correlation and regret of every set of layouts that are alternatives for one another."""
+    return tuple(_sweep(members) for members in questions(rows))
+
+
+def questions(rows: Iterable[RowResult]) -> tuple[list[RowResult], ...]:
+    """Rows that are alternatives for one another: one model, batch and cluster, at least ``LEAST_LAYOUTS`` layouts."""
     sets: dict[tuple[object, ...], list[RowResult]] = defaultdict(list)
     for row in rows:
         if row.step_error is not None:
             sets[_question(row)].append(row)
-    return tuple(
-        _sweep(members) for members in sets.values() if len(_layouts(members)) >= LEAST_LAYOUTS
-    )
+    return tuple(members for members in sets.values() if len(_layouts(members)) >= LEAST_LAYOUTS)
 
 
 def by(rows: Iterable[RowResult], key: str) -> dict[str, list[RowResult]]:
