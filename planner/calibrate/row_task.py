@@ -131,7 +131,8 @@ def _layout(run: Run, software: Software, found: _Open) -> dict[str, int]:
     vpp = found.take("vpp", p.vpp, 1) if pp > 1 else 1
     spread = _most_experts(run, dp) if software.experts_over_data else 1
     ep = found.take("ep", p.ep, spread) if run.model.type == "moe" else 1
-    etp = found.take("etp", p.other("etp"), 1) if run.model.type == "moe" and tp > 1 else 1
+    usual = tp if software.experts_as_dense and (dp * cp) % ep == 0 else 1
+    etp = found.take("etp", p.other("etp"), usual) if run.model.type == "moe" and tp > 1 else 1
     if (dp * cp * tp) % (ep * etp):
         raise NotPricedError(f"missing fact: ep {ep} × etp {etp} does not divide a stage's chips")
     sp_default = software.sequence_parallel and tp > 1

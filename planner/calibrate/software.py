@@ -37,6 +37,8 @@ class Software:
     """Batches are stated for a chip and run in one pass, whatever tp is: nothing is accumulated."""
     sharding: int | None = None
     """State sharding where the row does not say; None for the trainer's usual one."""
+    experts_as_dense: bool = False
+    """Experts are split by tp like everything else where the row does not say, as Megatron's arguments default."""
     experts_over_data: bool = False
     """Experts are spread over the data ranks where the row does not say."""
     guessed: bool = False
@@ -59,7 +61,7 @@ _OLD = Software(
 _XLA = Software(name="jax", trainer=TORCHTITAN, attention="xla", per_chip_batch=True)
 _ALPA = replace(_OLD, name="alpa", trainer=MEGATRON, sharding=2, experts_over_data=True)
 """Alpa's automatic sharding prefers a reduce-scatter, so that states end up sharded over the data ranks."""
-_ASCEND = Software(name="mindspeed", trainer=MEGATRON, attention="ascend")
+_ASCEND = Software(name="mindspeed", trainer=MEGATRON, attention="ascend", experts_as_dense=True)
 _FSDP = Software(name="fsdp", trainer=FSDP, attention="flash-2", classic=True)
 
 FAMILIES: tuple[tuple[str, Software], ...] = (
