@@ -71,8 +71,14 @@ FAMILIES: tuple[tuple[str, Software], ...] = (
     (r"mindspeed|modellink", _ASCEND),
     (r"ascendspeed|\(ascend\)", replace(_ASCEND, name="ascendspeed")),
     (r"maxtext|paxml|pax |levanter|jax \(t5x", _XLA),
-    (r"alpa.*(data_parallel|zero_)", replace(_ALPA, name="alpa-dp", trainer=FSDP, sharding=None)),
-    (r"alpa.*heuristic", replace(_ALPA, trainer=FSDP, name="alpa-dp", sharding=3)),
+    (
+        r"alpa.*(data_parallel|zero_)",
+        replace(_ALPA, name="alpa-dp", trainer=FSDP, sharding=None, experts_over_data=False),
+    ),
+    (
+        r"alpa.*heuristic",
+        replace(_ALPA, trainer=FSDP, name="alpa-dp", sharding=3, experts_over_data=False),
+    ),
     (r"alpa", _ALPA),
     (r"internevo", Software(name="internevo", trainer=MEGATRON, attention="flash-2")),
     (r"aa-scaling", Software(name="aleph", trainer=MEGATRON, attention="flash-2")),
