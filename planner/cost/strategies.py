@@ -214,7 +214,7 @@ def _moves(block: Block, name: str, have: Layout, uses: _Uses) -> Iterator[Move]
     for axis in axes:
         source = _at(have, axis)
         others = _others(have, uses, axis)
-        for operator, kind, want in _distinct(source, [(u[0], _at(u[1], axis)) for u in uses]):
+        for operator, kind, want in _conversions([(u[0], source, _at(u[1], axis)) for u in uses]):
             yield Move(kind, name, axis, "forward", operator, others)
             saved = any(name in op.saves for op in block.operators if op.name == operator)
             if kind == "all-gather" and saved and isinstance(want, Replicate):
@@ -222,32 +222,23 @@ def _moves(block: Block, name: str, have: Layout, uses: _Uses) -> Iterator[Move]
         if not needs_gradient:
             continue
         back = source if isinstance(source, Shard) else REPLICATE
-        for operator, kind, _ in _distinct_from(back, [(u[0], _at(u[2], axis)) for u in uses]):
+        for operator, kind, _ in _conversions([(u[0], _at(u[2], axis), back) for u in uses]):
             yield Move(kind, name, axis, "backward", operator, others)
 
 
-def _distinct(
-    source: Placement, wants: list[tuple[str, Placement]]
+def _conversions(
+    readers: list[tuple[str, Placement, Placement]],
 ) -> Iterator[tuple[str, Kind, Placement]]:
-    """One conversion for every distinct placement that readers want, at the first who wants it."""
-    done: set[Placement] = set()
-    for operator, want in wants:
-        kind = conversion(source, want)
-        if kind is not None and want not in done:
-            done.add(want)
+    """One conversion for every distinct pair of placements, at the first reader that needs it.
+
+    Readers that want the same share what is gathered; gradients that lie alike are added before they move.
+    """
+    done: set[tuple[Placement, Placement]] = set()
+    for operator, have, want in readers:
+        kind = conversion(have, want)
+        if kind is not None and (have, want) not in done:
+            done.add((have, want))
             yield operator, kind, want
-
-
-def _distinct_from(
-    target: Placement, left: list[tuple[str, Placement]]
-) -> Iterator[tuple[str, Kind, Placement]]:
-    """One conversion for every distinct placement of a gradient: equal ones are added before they move."""
-    done: set[Placement] = set()
-    for operator, place in left:
-        kind = conversion(place, target)
-        if kind is not None and place not in done:
-            done.add(place)
-            yield operator, kind, place
 
 
 def _others(have: Layout, uses: _Uses, axis: AxisName) -> tuple[tuple[AxisName, DimName], ...]:
