@@ -15,7 +15,6 @@ from planner.cost.prices import prices
 from planner.cost.step import exact
 from planner.graph.model import Model
 from planner.hardware.chip import Chip
-from planner.hardware.cluster import Cluster
 from planner.search.engine import search
 from planner.search.pins import Pins, parse_pins
 from planner.trainers.trainer import Task
@@ -23,6 +22,9 @@ from tests.search.problems import examples, pins, space_of, tasks
 
 some = examples(60)
 SLACK = 1 + 1e-9
+HIDING = 1 + 2e-3
+"""Gradients hide behind the backward pass of their own stage. Where that gets faster but is not what the step waits
+for, more of them show, although the stage has time to spare: a share of the step that is known and small."""
 
 
 def best(task: Task, texts=()) -> float:
@@ -60,8 +62,8 @@ def test_a_better_network_is_never_slower(task, data):
         )
     )
     better = replace(task, cluster=replace(task.cluster, levels=tuple(levels)))
-    assert best(better) <= best(task) * SLACK
-    _row_by_row(task, better)
+    assert best(better) <= best(task) * HIDING
+    _row_by_row(open_gradients(task), open_gradients(better))
 
 
 def faster(chip: Chip, factor: float) -> list[Chip]:
@@ -81,7 +83,14 @@ def faster(chip: Chip, factor: float) -> list[Chip]:
 def test_a_better_chip_is_never_slower(task, factor, data):
     chip = data.draw(st.sampled_from(faster(task.cluster.chip, factor)))
     better = replace(task, cluster=replace(task.cluster, chip=chip))
-    assert best(better) <= best(task) * SLACK
+    assert best(better) <= best(task) * HIDING
+    _row_by_row(open_gradients(task), open_gradients(better))
+
+
+def open_gradients(task: Task) -> Task:
+    """The same with a trainer that hides no gradients."""
+    overlap = replace(task.trainer.overlap, gradients=1.0)
+    return replace(task, trainer=replace(task.trainer, overlap=overlap))
 
 
 def _row_by_row(task: Task, better: Task) -> None:
@@ -108,15 +117,11 @@ def test_a_pin_is_never_faster(task, data):
     assert pinned >= best(task, fewer) / SLACK
 
 
-def cluster_without(cluster: Cluster, name: str) -> Cluster:
-    return replace(cluster, name=name)
-
-
 @given(limited_tasks)
 @some
 def test_the_same_question_has_the_same_answer(task):
     first, second = search(task, Pins()), search(task, Pins())
-    renamed = replace(task, cluster=cluster_without(task.cluster, "another"))
+    renamed = replace(task, cluster=replace(task.cluster, name="another"))
     third = search(renamed, Pins())
     for other in (second, third):
         assert (other.step == first.step).all()
