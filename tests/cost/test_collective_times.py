@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.cost.collectives import ROUNDS, collective, send
+from planner.cost.collectives import RING_STEP, ROUNDS, collective, send
 from planner.hardware.mesh import members
 from tests.cost.blocks import cluster_of, level_of
 from tests.search.problems import clusters, examples, log_floats
@@ -45,7 +45,10 @@ def test_alone_there_is_nothing_to_do(case, kind, size):
 @given(kinds, log_floats(1, 1e11), st.integers(2, 512), log_floats(1e9, 1e12), st.floats(0, 1e-4))
 @many
 def test_one_level_is_latency_and_bytes(kind, size, n, bandwidth, latency):
-    """α log2 n + f S / B (1 + sqrt(S0 / S)) with f of a ring; an all-to-all leaves 1/n at home."""
+    """α steps + f S / B (1 + sqrt(S0 / S)) with f of a ring; an all-to-all leaves 1/n at home.
+
+    All-reduces take the steps of a tree; gathers and scatters those of a ring once it has many members.
+    """
     ramp = 1e6
     level = level_of(bandwidth=bandwidth, latency=latency, ramp_bytes=ramp)
     found = collective(kind, size, np.array([n]), cluster_of(n, level))
@@ -55,16 +58,22 @@ def test_one_level_is_latency_and_bytes(kind, size, n, bandwidth, latency):
     else:
         share = ROUNDS[kind] * (n - 1) / n
         rate = 0.8 * bandwidth
-        expected = ROUNDS[kind] * latency * log2(n) + share * size / rate * (1 + sqrt(ramp / size))
+        steps = log2(n) if kind == "all-reduce" else max(log2(n), RING_STEP * (n - 1))
+        expected = ROUNDS[kind] * latency * steps + share * size / rate * (1 + sqrt(ramp / size))
     assert found == pytest.approx(expected)
 
 
 @given(axes(), log_floats(1, 1e11))
 @many
 def test_an_all_reduce_is_a_reduce_scatter_and_an_all_gather(case, size):
+    """Of few members; among many the all-reduce is a tree and takes fewer steps than two rings."""
     cluster, where = case
-    parts = [collective(k, size, where, cluster) for k in ("reduce-scatter", "all-gather")]
-    assert collective("all-reduce", size, where, cluster) == pytest.approx(sum(parts))
+    parts = sum(collective(k, size, where, cluster) for k in ("reduce-scatter", "all-gather"))
+    whole = collective("all-reduce", size, where, cluster)
+    if where.max() <= 32:
+        assert whole == pytest.approx(parts)
+    else:
+        assert whole <= parts * (1 + 1e-9)
 
 
 @given(axes(), kinds, log_floats(1, 1e11), st.floats(1, 100))
