@@ -42,6 +42,8 @@ TAIL = 1.9
 is, whatever the few say that the model has wrong."""
 LEAST_GROUP = 3
 """Runs that a group must have to show a spread around its own mean."""
+LEAST_GROUPS = 3
+"""Groups of runs that a class needs to have a spread of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,12 +131,15 @@ def within(some: Sequence[Residual]) -> list[Residual]:
 
 
 def classes(some: Sequence[Residual]) -> dict[str, list[Residual]]:
-    """Residuals of every pair, family and trainer."""
+    """Residuals of every pair, family and trainer that has enough groups to speak for itself."""
     found: dict[str, list[Residual]] = defaultdict(list)
     for r in some:
         for name in (key(r.family, r.trainer), r.family, r.trainer):
             found[name].append(r)
-    return dict(sorted(found.items()))
+    spoken = {
+        name: part for name, part in found.items() if len({r.group for r in part}) >= LEAST_GROUPS
+    }
+    return dict(sorted(spoken.items()))
 
 
 def half_width(own: Sequence[Residual], everything: Sequence[Residual]) -> float:

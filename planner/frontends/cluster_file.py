@@ -25,7 +25,7 @@ from planner.frontends.hardware_files import (
 )
 from planner.frontends.yaml_source import KeyPath, YamlSource, load_packaged, load_yaml
 from planner.hardware.chip import Chip
-from planner.hardware.cluster import Cluster, Level
+from planner.hardware.cluster import Calibration, Cluster, Level
 from planner.units import GB, Json
 
 _COUNTED = re.compile(r"(?P<what>.*):(?P<count>[^:/\\]*)", re.DOTALL)
@@ -180,6 +180,7 @@ def _cluster(source: YamlSource, folders: Sequence[Path], chip: Chip | None = No
         host_memory=file.host_memory_gib,
         assumed=(*file.assumed, *unstated),
         sources=file.sources,
+        calibrated=Calibration(**file.calibrated.model_dump()) if file.calibrated else None,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from functools import cache
 from typing import Annotated
 
@@ -118,6 +119,19 @@ class LevelFile(Description):
     """What else there is to know."""
 
 
+class CalibrationFile(Description):
+    """What ``shardwright calibrate`` notes of the runs that a profile was fitted on."""
+
+    trainer: str
+    """The trainer that ran them."""
+    runs: AtLeastOne
+    """Runs that it was fitted on."""
+    step_error: Annotated[float, Field(ge=0, le=10, strict=False)]
+    """Half width of the interval that holds 80 % of further runs, as a share of the step."""
+    memory_error: Annotated[float, Field(ge=0, le=10, strict=False)] | None = None
+    """The same of memory; left out where it was not measured."""
+
+
 class ClusterFile(Description):
     """One file of ``hardware_profiles/clusters``, or a user's own."""
 
@@ -141,6 +155,8 @@ class ClusterFile(Description):
     """What nobody stated or measured; shown with every answer."""
     sources: dict[str, str] = Field(default_factory=dict)
     """Where each number comes from, by key; levels as ``NAME.KEY``."""
+    calibrated: CalibrationFile | None = None
+    """The user's own runs that chip and network were fitted on."""
 
 
 class Link(Description):
@@ -289,6 +305,7 @@ def dump_cluster(cluster: Cluster) -> str:
         "chip": _chip_data(cluster.chip),
         "assumed": list(cluster.assumed),
         "sources": dict(cluster.sources),
+        "calibrated": cluster.calibrated and _stated(asdict(cluster.calibrated)),
     }
     return dump_yaml(_stated(data))
 

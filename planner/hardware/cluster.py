@@ -64,6 +64,20 @@ class Level:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """What a profile remembers of the measured runs that it was fitted on."""
+
+    trainer: str
+    """The trainer that ran them; another one spends its time elsewhere."""
+    runs: int
+    """Runs that it was fitted on."""
+    step_error: float
+    """Half width of the interval that holds 80 % of further runs, as a share of the step."""
+    memory_error: float | None = None
+    """The same of memory; None where the runs did not measure it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
     """So many chips of one kind and the levels that join them."""
 
@@ -85,6 +99,8 @@ class Cluster:
     """What nobody stated or measured about this cluster, one clause each, to be shown with every answer."""
     sources: Mapping[str, str] = field(default_factory=dict, hash=False)
     """Where each number comes from, by profile key."""
+    calibrated: Calibration | None = None
+    """The user's own runs that chip and network were fitted on, if any."""
 
     @property
     def groups(self) -> tuple[int, ...]:

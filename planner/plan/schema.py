@@ -196,8 +196,10 @@ class Alternative(Part):
     degrees: Degrees
     step: float
     memory: float
-    """Bytes on the fullest chip."""
+    """Bytes on the fullest chip, the median."""
     fits: bool
+    within_noise: bool = False
+    """It differs from the winner by less than predictions of layouts of one cluster scatter: either may be faster."""
     reason: str
     """One clause; empty for the winner."""
     difference: tuple[Term, ...] = ()
@@ -246,9 +248,12 @@ class Trust(Part):
 
     text: str
     step_error: float | None = None
-    """Half width of the interval around the step time, as a share; None where nothing was measured."""
+    """Half width of the interval around the step time that holds 80 % of measured runs, as a share of it; None where
+    nothing was measured."""
     memory_error: float | None = None
+    """The same of memory."""
     measured: bool = False
+    """Whether runs of this chip family were measured."""
 
 
 class Plan(Part):
@@ -274,10 +279,13 @@ class Plan(Part):
     """Model FLOPs (forward and backward, no recompute, causal attention halved) over the peak of the chips used."""
     price_per_million_tokens: float | None
     memory: float
-    """Bytes on the fullest chip."""
+    """Bytes on the fullest chip, the median."""
+    memory_upper: float
+    """Bytes that nine of ten runs stay under; the verdict compares it with the limit."""
     memory_stage: int
     memory_limit: float
     fits: bool
+    """Whether ``memory_upper`` is within the limit."""
     stages: tuple[Stage, ...]
     blocks: tuple[BlockPlan, ...]
     alternatives: tuple[Alternative, ...]
@@ -295,6 +303,7 @@ class Remedy(Part):
 
     change: str
     memory: float
+    """Bytes, the median."""
     limit: float
     note: str
 
@@ -314,6 +323,8 @@ class NoPlan(Part):
     """The candidate that needs least memory; None where rules removed every candidate."""
     stage: int = 0
     memory: float = 0.0
+    memory_upper: float = 0.0
+    """Bytes that nine of ten runs stay under; the verdict compares it with the limit."""
     terms: tuple[Term, ...] = ()
     explanation: str = ""
     """Why the largest term is large."""

@@ -9,6 +9,9 @@ from planner.report.numbers import gib, slower
 from planner.report.tables import Column, Style
 from planner.units import show_seconds
 
+EQUAL = "≈"
+"""Mark of alternatives that differ from the winner by less than predictions scatter."""
+
 
 def product(degrees: Degrees) -> str:
     """The degrees that multiply to the chips used: ``dp 8 × tp 8 × pp 4``."""
@@ -55,8 +58,7 @@ def alternative_columns(rows: Sequence[Alternative], reasons: bool) -> list[Colu
     best = rows[0].step
     layouts = [row.degrees for row in rows]
     columns = [
-        Column(heading="#", cells=[f"{row.rank} ✔" if row is rows[0] else str(row.rank) for row in rows],
-               left=True),
+        Column(heading="#", cells=[_marked(row, rows[0]) for row in rows], left=True),
         Column(heading="step", cells=[show_seconds(row.step) for row in rows]),
         Column(heading="slower", drop=2,
                cells=["" if row is rows[0] else slower(row.step, best) for row in rows]),
@@ -81,6 +83,18 @@ def alternative_columns(rows: Sequence[Alternative], reasons: bool) -> list[Colu
     if reasons:
         columns.append(Column(heading="why it lost", cells=[row.reason for row in rows], left=True))
     return columns
+
+
+def _marked(row: Alternative, winner: Alternative) -> str:
+    """The rank, with a mark for the winner and for those that may be as fast."""
+    mark = "✔" if row is winner else EQUAL if row.within_noise else ""
+    return f"{row.rank} {mark}".rstrip()
+
+
+def equal_legend(rows: Sequence[Alternative]) -> list[str]:
+    """What the mark of equal rows means; nothing where no row has it."""
+    text = f"{EQUAL} as fast as the winner within what predictions of one cluster scatter"
+    return [text] if any(row.within_noise for row in rows[1:]) else []
 
 
 def _degree(axis: str, layouts: Sequence[Degrees]) -> Column:

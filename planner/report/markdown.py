@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from planner.plan.schema import NoPlan, Plan
-from planner.report.degrees import alternative_columns
+from planner.report.degrees import alternative_columns, equal_legend
 from planner.report.no_plan import render_no_plan
 from planner.report.numbers import gib, gib_parts, percents, seconds_parts
 from planner.report.removed import everything_removed, removed_by_family
@@ -75,7 +75,10 @@ def _memory(plan: Plan) -> str:
 
 def _alternatives(plan: Plan) -> str:
     rows = plan.alternatives
-    return markdown_table(alternative_columns(rows, reasons=True)) if len(rows) > 1 else ""
+    if len(rows) < 2:
+        return ""
+    legend = "".join(f"\n{text}\n" for text in equal_legend(rows))
+    return markdown_table(alternative_columns(rows, reasons=True)) + legend
 
 
 def markdown_table(columns: Sequence[Column]) -> str:

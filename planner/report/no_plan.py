@@ -43,7 +43,7 @@ def _verdict(answer: NoPlan) -> list[str]:
     where = f"no layout of {answer.model.name} on {cluster}"
     if answer.closest is None:
         return [f"No plan: {where} is allowed by the rules; all {answer.searched:,} were removed."]
-    if answer.memory <= answer.memory_limit:
+    if max(answer.memory, answer.memory_upper) <= answer.memory_limit:
         return [f"No plan yet: the search was stopped before {where} was priced."]
     return [f"Does not fit: {where} stays under {gib(answer.memory_limit)} GiB."]
 
@@ -55,6 +55,8 @@ def _closest(answer: NoPlan, width: int) -> list[Line]:
     recompute = "no" if degrees.recompute == "none" else degrees.recompute
     layout = f"({product(degrees)}, micro-batch {degrees.micro_batch}, {recompute} recompute)"
     head = f"{gib(answer.memory)} GiB on stage {answer.stage}"
+    if answer.memory <= answer.memory_limit < answer.memory_upper:
+        head += f", up to {gib(answer.memory_upper)} in nine of ten runs"
     lines = styled(flow([head, layout], " ", width, "  Closest     ", 14))
     terms = [term for term in answer.terms if term.value]
     if not terms:

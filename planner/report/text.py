@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from typing import TypeAlias
 
 from planner.plan.schema import NoPlan, Plan, Term
-from planner.report.degrees import alternative_columns, described
+from planner.report.degrees import alternative_columns, described, equal_legend
 from planner.report.detail import details
 from planner.report.no_plan import render_no_plan
 from planner.report.numbers import (
@@ -93,14 +93,17 @@ def verdict(plan: Plan, width: int = VERDICT) -> list[Line]:
     ]
     if plan.price_per_million_tokens is not None:
         rates.append(f"{dollars(plan.price_per_million_tokens)} per million tokens")
-    memory = f"{gib(plan.memory)} of {gib(plan.memory_limit)} GiB on the fullest chip (stage {plan.memory_stage})"
+    memory = [
+        f"{gib(plan.memory)} of {gib(plan.memory_limit)} GiB on the fullest chip (stage {plan.memory_stage})",
+        f"at most {gib(plan.memory_upper)} in nine of ten runs",
+    ]
     layout = described(plan.degrees)
     if plan.degrees.chips_used < plan.cluster.num_chips:
         layout.append(f"{plan.degrees.chips_used:,} of {plan.cluster.num_chips:,} chips used")
     where = flow(layout, ", ", width, "  ", INDENT)
     if not plan.fits:
         return [
-            *styled(flow([memory], ", ", width, "  Does not fit: ", INDENT), "bad"),
+            *styled(flow(memory, ", ", width, "  Does not fit: ", INDENT), "bad"),
             *styled(where),
             *styled(flow(rates, ", ", width, "  Were there room, ", INDENT), "dim"),
         ]
@@ -109,7 +112,7 @@ def verdict(plan: Plan, width: int = VERDICT) -> list[Line]:
         (Span("  "), Span("Fits.", "good"), Span(first.removeprefix("  Fits."), "head")),
         *styled(more, "head"),
         *styled(where),
-        *styled(flow([memory], ", ", width, "  ", INDENT)),
+        *styled(flow(memory, ", ", width, "  ", INDENT)),
     ]
 
 
@@ -181,9 +184,10 @@ def _alternatives(plan: Plan, width: int) -> list[Line]:
         return []
     styles: list[Style] = ["good" if row is rows[0] else "" for row in rows]
     columns = alternative_columns(rows, reasons=True)
+    legend = styled(flow(equal_legend(rows), " ", width, "  ", INDENT), "dim")
     if table_width(columns) <= width:
-        return table(columns, width, styles)
-    lines = table(alternative_columns(rows, reasons=False), width, styles)
+        return table(columns, width, styles) + legend
+    lines = table(alternative_columns(rows, reasons=False), width, styles) + legend
     lines += [BLANK, (Span("  Why they lost"),)]
     for row in rows:
         if row.reason:

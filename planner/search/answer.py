@@ -18,18 +18,19 @@ from planner.plan.schema import (
     RecipeFacts,
     Removed,
     Term,
-    Trust,
 )
 from planner.search.breakdown import Breakdown, breakdown, degrees_of, stages
 from planner.search.detail import block_plans
 from planner.search.engine import Outcome
 from planner.search.space import Space
+from planner.search.trust import memory_upper, noise, trust
 from planner.trainers.registry import notes
 from planner.trainers.trainer import Task
+from planner.trainers.trust import room
 from planner.units import show_bytes, show_seconds
 
 NEAR_LIMIT = 0.95
-"""Share of the limit above which a plan warns that it barely fits."""
+"""Share of the limit above which the upper quantile of memory warns that a plan barely fits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +55,7 @@ def build_plan(task: Task, outcome: Outcome, header: Header) -> Plan:
         task,
         outcome.best,
         header,
-        alternatives=_alternatives(outcome.best, outcome),
+        alternatives=_alternatives(outcome.best, outcome, noise(task)),
         removed=removed_facts(task, outcome.space),
         proof=_proof(outcome),
     )
@@ -101,9 +102,10 @@ def _plan(
         if price is None
         else price * hours / task.recipe.tokens * 1e6,
         memory=memory,
+        memory_upper=memory_upper(task, memory),
         memory_stage=b.fullest,
         memory_limit=task.memory_limit,
-        fits=memory <= task.memory_limit,
+        fits=memory <= room(task),
         stages=stages(b),
         blocks=block_plans(b.prices),
         alternatives=alternatives,
@@ -194,7 +196,7 @@ def _proof(outcome: Outcome) -> Proof:
     )
 
 
-def _alternatives(best: Prices, outcome: Outcome) -> tuple[Alternative, ...]:
+def _alternatives(best: Prices, outcome: Outcome, noise: float) -> tuple[Alternative, ...]:
     winner = breakdown(best, 0)
     found = []
     for row in range(len(outcome.step)):
@@ -207,6 +209,7 @@ def _alternatives(best: Prices, outcome: Outcome) -> tuple[Alternative, ...]:
                 step=b.step,
                 memory=float(outcome.memory[row]),
                 fits=True,
+                within_noise=row > 0 and b.step <= winner.step * (1 + noise),
                 reason=_reason(b, winner, difference) if row else "",
                 difference=difference if row else (),
             )
@@ -248,23 +251,15 @@ def _reason(b: Breakdown, winner: Breakdown, difference: tuple[Term, ...]) -> st
 
 def _warnings(task: Task, b: Breakdown, degrees: Degrees, memory: float) -> tuple[str, ...]:
     found = list(notes(task, b.prices.rows))
-    if NEAR_LIMIT * task.memory_limit < memory <= task.memory_limit:
+    most = memory_upper(task, memory)
+    if memory <= task.memory_limit and most > NEAR_LIMIT * task.memory_limit:
+        left = task.memory_limit - most
         found.append(
-            f"Memory leaves {show_bytes(task.memory_limit - memory)} of the limit; "
-            "fragmentation or a larger vocabulary copy may exceed it."
+            f"Memory leaves {show_bytes(left)} of the limit in nine of ten runs."
+            if memory <= room(task)
+            else f"Most runs would fit, but one in ten may need {show_bytes(-left)} more than the limit."
         )
     idle = task.cluster.num_chips - degrees.chips_used
     if idle:
         found.append(f"{idle} of {task.cluster.num_chips} chips are left unused.")
     return tuple(found)
-
-
-def trust(task: Task) -> Trust:
-    """How far the numbers go: no plan is compared with measured runs yet, so say what the efficiencies rest on."""
-    chip = task.cluster.chip
-    basis = f" Measured efficiencies: {chip.measured}." if chip.measured else ""
-    text = (
-        f"not compared with measured runs of {chip.name} under {task.trainer.name} yet; "
-        f"times may be off by 30 %, memory by 10 %.{basis}"
-    )
-    return Trust(text=text)

@@ -18,7 +18,9 @@ from planner.search.breakdown import Breakdown, breakdown, degrees_of, memory_te
 from planner.search.engine import SLICE
 from planner.search.pins import Pins
 from planner.search.space import Space, build_space
+from planner.search.trust import memory_upper
 from planner.trainers.trainer import Task
+from planner.trainers.trust import room
 from planner.units import IntArray
 
 STATES = {"optimizer": 1, "gradients": 2, "weights": 3}
@@ -71,6 +73,7 @@ def build_miss(
         "closest": degrees_of(closest.prices),
         "stage": closest.fullest,
         "memory": float(closest.memory.total.max()),
+        "memory_upper": memory_upper(task, float(closest.memory.total.max())),
         "terms": terms,
         "explanation": _explain(closest, terms),
         "remedies": tuple(_remedies(task, pins, larger)),
@@ -158,7 +161,7 @@ def _more_chips(cluster: Cluster) -> list[int]:
 
 def _remedy(pins: Pins, change: str, note: str, task: Task) -> Remedy | None:
     memory = _least(task, pins)
-    if memory is None or memory > task.memory_limit:
+    if memory is None or memory > room(task):
         return None
     return Remedy(change=change, memory=memory, limit=task.memory_limit, note=note)
 

@@ -50,6 +50,8 @@ def key(family: str, trainer: str) -> str:
 def spread(quantity: Quantity, family: str, trainer: str) -> Spread:
     """The spread of the runs that are most alike: same family and trainer, same family, same trainer, all.
 
+    Classes of fewer than three groups of runs have none of their own.
+
     Memory does not depend on how fast a chip is, so the trainer goes before the family.
     """
     data = _table()[quantity]

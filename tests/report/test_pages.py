@@ -110,5 +110,28 @@ def test_over_the_limit_is_red_and_the_winner_green() -> None:
 
 
 def test_a_miss_that_fits_is_not_called_one() -> None:
-    stopped = answer("no_plan").model_copy(update={"memory": 10.0 * 2**30})
+    small = 10.0 * 2**30
+    stopped = answer("no_plan").model_copy(update={"memory": small, "memory_upper": small})
     assert plain(render(stopped)).startswith("  No plan yet: the search was stopped")
+
+
+def test_what_may_be_as_fast_is_marked_and_explained() -> None:
+    plan = answer("dense")
+    assert isinstance(plan, Plan)
+    page = plain(render(plan))
+    equal = [row for row in plan.alternatives if row.within_noise]
+    assert 0 < len(equal) < len(plan.alternatives) - 1
+    assert all(f"  {row.rank} ≈ " in page for row in equal)
+    assert page.count("≈") == len(equal) + 1
+    apart = [row.model_copy(update={"within_noise": False}) for row in plan.alternatives]
+    assert "≈" not in plain(render(plan.model_copy(update={"alternatives": tuple(apart)})))
+
+
+def test_a_median_that_fits_while_its_upper_quantile_does_not() -> None:
+    miss = answer("no_plan")
+    near = miss.model_copy(
+        update={"memory": miss.memory_limit * 0.99, "memory_upper": miss.memory_limit * 1.02}
+    )
+    page = plain(render(near))
+    assert page.startswith("  Does not fit:")
+    assert "in nine of ten runs" in page

@@ -16,6 +16,7 @@ from planner.cost.step import Exact, exact, tight_bound
 from planner.search import engine
 from planner.search.engine import search
 from planner.search.pins import Pins, parse_pins
+from planner.trainers.trust import upper
 from tests.search.problems import (
     LAYOUT,
     as_tuples,
@@ -63,10 +64,15 @@ def _check_bounds(priced, costs):
     assert (memory_bound(priced) <= costs.memory * (1 + SLACK)).all()
 
 
+def fitting(task, memory):
+    """What nine of ten runs stay under fits: the rule of the documents, not that of the search."""
+    return memory * upper(task.trainer.name) <= task.memory_limit
+
+
 def _check(task, read, top, rows, cost):
-    fits = cost.memory <= task.memory_limit
-    fitting, step = rows.take(fits), cost.step[fits]
-    wanted = best_layouts(fitting, step, top)
+    fits = fitting(task, cost.memory)
+    kept, step = rows.take(fits), cost.step[fits]
+    wanted = best_layouts(kept, step, top)
     outcome = search(task, read, top=top)
     assert len(outcome.space.candidates) == len(rows)
     assert outcome.fitting >= int(fits.sum())
@@ -77,7 +83,7 @@ def _check(task, read, top, rows, cost):
         return
     assert outcome.step == pytest.approx(step[wanted], rel=1e-9)
     assert outcome.memory == pytest.approx(cost.memory[fits][wanted], rel=1e-9)
-    named = as_tuples(fitting)
+    named = as_tuples(kept)
     assert as_tuples(outcome.best.rows) == [named[index] for index in wanted]
     assert outcome.bound <= outcome.step[0]
     assert outcome.gap == pytest.approx(0, abs=SLACK)
@@ -139,7 +145,7 @@ def test_ties_and_loose_bounds_never_cost_a_layout(task, salt, kinds, loose):
         assert outcome.best is None
         return
     priced = prices(task, rows)
-    fits = memory(priced) <= 7.0
+    fits = fitting(limited, memory(priced))
     wanted = best_layouts(rows.take(fits), step(priced)[fits], 3)
     found = as_tuples(outcome.best.rows) if outcome.best is not None else []
     assert found == [as_tuples(rows.take(fits))[index] for index in wanted]
@@ -154,7 +160,7 @@ def test_the_answer_has_no_layout_twice_and_gets_worse_down_the_list(task, top):
     layouts = list(zip(*(getattr(outcome.best.rows, name) for name in LAYOUT), strict=True))
     assert len(set(layouts)) == len(layouts) <= top
     assert (np.diff([nine_digits(step) for step in outcome.step]) >= 0).all()
-    assert (outcome.memory <= task.memory_limit).all()
+    assert fitting(task, outcome.memory).all()
 
 
 @given(tasks(), st.integers(1, 5))
