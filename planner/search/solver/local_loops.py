@@ -90,6 +90,19 @@ def forbid_unfit(line: Timeline, left: Left, i: int, k: int, values: Array, begi
 
 
 @compiled
+def thriftiest(line: Timeline, i: int, k: int) -> int:
+    """Strategy of node i that takes the least room over all time."""
+    best, least = 0, np.inf
+    for p in range(k):
+        total = 0.0
+        for z in range(line.first[i], line.first[i + 1]):
+            total += line.usages[line.at[z] + p] * (line.hi[z] - line.lo[z])
+        if total < least:
+            best, least = p, total
+    return best
+
+
+@compiled
 def decode(
     g: Graph,
     tables: Array,
@@ -108,27 +121,17 @@ def decode(
             here[p] = theta[s + p]
         for a in range(g.adj[i], g.adj[i + 1]):
             o = g.other[a]
-            if o < i:
-                row = g.other_rows[a] + x[o] * k
-                for p in range(k):
-                    here[p] += tables[row + p]
-            else:
-                for p in range(k):
-                    here[p] += min(messages[g.arrives[a] + p], 1e300)
-        forbid_unfit(line, left, i, k, here, 0)
-        best = -1
-        for p in range(k):
-            if here[p] < np.inf and (best < 0 or here[p] < here[best]):
-                best = p
-        if best < 0:
-            fits = False
-            best, least = 0, np.inf
+            row = g.other_rows[a] + x[o] * k
             for p in range(k):
-                total = 0.0
-                for z in range(line.first[i], line.first[i + 1]):
-                    total += line.usages[line.at[z] + p] * (line.hi[z] - line.lo[z])
-                if total < least:
-                    best, least = p, total
+                here[p] += tables[row + p] if o < i else min(messages[g.arrives[a] + p], 1e300)
+        forbid_unfit(line, left, i, k, here, 0)
+        best = 0
+        for p in range(1, k):
+            if here[p] < here[best]:
+                best = p
+        if here[best] == np.inf:
+            fits = False
+            best = thriftiest(line, i, k)
         x[i] = best
         give_back(line, left, i, best, -1.0)
     return fits
@@ -170,21 +173,30 @@ class Work(NamedTuple):
 
 
 @compiled
+def only_link(g: Graph, mark: IntArray, stamp: int, o: int) -> int:
+    """The one arc from node o into the forest; -1 if there is none, -2 if there are more."""
+    link = -1
+    for a in range(g.adj[o], g.adj[o + 1]):
+        if mark[g.other[a]] == stamp:
+            if link >= 0:
+                return -2
+            link = a
+    return link
+
+
+@compiled
 def grow(g: Graph, w: Work, seeds: IntArray, size: int, trees: int, window: int) -> int:
     """Grows a forest of some trees near each other; returns how many nodes it has."""
     w.state[1] += 1
     stamp = w.state[1]
-    count, head = 0, 0
+    count = 0
     home = random(w.state) % len(seeds)
     for tree in range(trees):
         at = home
         if tree > 0:
             at = min(max(home + random(w.state) % (2 * window + 1) - window, 0), len(seeds) - 1)
         root = seeds[at]
-        free = w.mark[root] != stamp
-        for a in range(g.adj[root], g.adj[root + 1]):
-            free = free and w.mark[g.other[a]] != stamp
-        if not free:
+        if w.mark[root] == stamp or only_link(g, w.mark, stamp, root) != -1:
             continue
         w.mark[root], w.parent[root], w.order[count] = stamp, -1, root
         head, count = count, count + 1
@@ -196,21 +208,11 @@ def grow(g: Graph, w: Work, seeds: IntArray, size: int, trees: int, window: int)
             shift = random(w.state) % max(1, degree)
             for step in range(degree):
                 o = g.other[begin + (step + shift) % degree]
-                if w.mark[o] == stamp:
-                    continue
-                links, link = 0, 0
-                for a in range(g.adj[o], g.adj[o + 1]):
-                    if w.mark[g.other[a]] == stamp:
-                        links += 1
-                        link = a
-                        if links > 1:
-                            break
-                if links != 1:
+                link = -2 if w.mark[o] == stamp else only_link(g, w.mark, stamp, o)
+                if link < 0 or count >= most:
                     continue
                 w.mark[o], w.parent[o], w.arc[o], w.order[count] = stamp, v, link, o
                 count += 1
-                if count >= most:
-                    break
     return count
 
 
@@ -350,12 +352,19 @@ def moves(
     """Makes moves; returns the change of plain cost and how many were made.
 
     Args:
-        g, costs, tables: the graph; costs and tables with something finite for what is forbidden.
+        g: the graph.
+        costs: of strategies, with something finite for what is forbidden.
+        tables: of edges, likewise.
         tolls: what each strategy pays for memory at the prices.
-        line, left: memory, and what the present choice leaves of it.
-        w, seeds: scratch, and the nodes that trees start from.
+        line: memory over time.
+        left: what the present choice leaves of it.
+        w: scratch.
+        seeds: nodes that trees start from.
         x: the choice, in and out.
-        many, size, trees, window: moves, nodes a tree, trees a move, how far apart trees start.
+        many: moves.
+        size: nodes a tree at most.
+        trees: trees a move.
+        window: how far apart trees start, in seeds.
         toll: weight of tolls inside the elimination.
         accept: weight of tolls when a move is judged; 0 takes only moves that lower the plain cost.
         noise: most that a random number adds to a strategy's priced cost.

@@ -82,21 +82,7 @@ def _clear_dominated(problem: Problem, alive: BoolArray) -> int:
         spans = offsets(np.bincount(memory.nodes, minlength=count))
         span_at, usages = memory.starts(problem.sizes)[:-1][by], memory.usages
     g = graph_of(problem)
-    return int(
-        loops.clear_dominated(
-            g.start,
-            g.costs,
-            g.adj,
-            g.other,
-            g.own_rows,
-            g.tables,
-            spans,
-            span_at,
-            usages,
-            alive,
-            COMPARED,
-        )
-    )
+    return int(loops.clear_dominated(g, spans, span_at, usages, alive, COMPARED))
 
 
 def _components(

@@ -5,7 +5,18 @@ from __future__ import annotations
 import numpy as np
 
 from planner.search.solver.compiled import compiled
+from planner.search.solver.graph import Graph
 from planner.units import Array, BoolArray, IntArray
+
+
+@compiled
+def has_support(table: Array, at: int, step: int, alive: BoolArray) -> bool:
+    """Whether an alive strategy of the other node is allowed: entries from `at`, `step` apart."""
+    found, q = False, 0
+    while not found and q < len(alive):
+        found = bool(alive[q]) and table[at + q * step] != np.inf
+        q += 1
+    return found
 
 
 @compiled
@@ -14,35 +25,21 @@ def keep_supported(
 ) -> int:
     """Clears strategies that no strategy of some neighbour can go with; returns how many."""
     gone = 0
-    changed = True
-    while changed:
-        changed = False
+    before = -1
+    while gone > before:
+        before = gone
         for e in range(len(edges)):
-            i, j = edges[e]
-            si, sj = start[i], start[j]
-            ki, kj = start[i + 1] - si, start[j + 1] - sj
-            for p in range(ki):
-                if alive[si + p]:
-                    found = False
-                    for q in range(kj):
-                        if alive[sj + q] and tables[table_of[e] + p * kj + q] != np.inf:
-                            found = True
-                            break
-                    if not found:
-                        alive[si + p] = False
-                        gone += 1
-                        changed = True
-            for q in range(kj):
-                if alive[sj + q]:
-                    found = False
-                    for p in range(ki):
-                        if alive[si + p] and tables[table_of[e] + p * kj + q] != np.inf:
-                            found = True
-                            break
-                    if not found:
-                        alive[sj + q] = False
-                        gone += 1
-                        changed = True
+            first = alive[start[edges[e, 0]] : start[edges[e, 0] + 1]]
+            second = alive[start[edges[e, 1]] : start[edges[e, 1] + 1]]
+            k = len(second)
+            for p in range(len(first)):
+                if first[p] and not has_support(tables, table_of[e] + p * k, 1, second):
+                    first[p] = False
+                    gone += 1
+            for q in range(k):
+                if second[q] and not has_support(tables, table_of[e] + q, k, first):
+                    second[q] = False
+                    gone += 1
     return gone
 
 
@@ -59,7 +56,10 @@ def partners(
     """Whether an edge pairs the strategies of its nodes one to one, and the first node's partner of each.
 
     Args:
-        start, edges, tables, table_of: the problem.
+        start: where each node's strategies start.
+        edges: of the problem.
+        tables: of the problem.
+        table_of: of the problem.
         alive: strategies left.
         where: where each edge's partners are written. Shape (m + 1,).
         first_of: out: strategy of the first node that goes with each of the second.
@@ -122,23 +122,43 @@ def add_joint(
 
 
 @compiled
-def clear_dominated(
-    start: IntArray,
-    costs: Array,
-    adj: IntArray,
-    other: IntArray,
-    own_rows: IntArray,
-    tables: Array,
+def replaces(
+    g: Graph,
     spans: IntArray,
     span_at: IntArray,
     usages: Array,
     alive: BoolArray,
-    largest: int,
+    i: int,
+    r: int,
+    p: int,
+) -> bool:
+    """Whether strategy r of node i does all that p does at no more cost and memory."""
+    for z in range(spans[i], spans[i + 1]):
+        if usages[span_at[z] + r] > usages[span_at[z] + p]:
+            return False
+    total = g.costs[g.start[i] + r] - g.costs[g.start[i] + p]
+    for a in range(g.adj[i], g.adj[i + 1]):
+        so = g.start[g.other[a]]
+        ko = g.start[g.other[a] + 1] - so
+        most = -np.inf
+        row_r, row_p = g.own_rows[a] + r * ko, g.own_rows[a] + p * ko
+        for q in range(ko):
+            if alive[so + q] and g.tables[row_p + q] != np.inf:
+                most = max(most, g.tables[row_r + q] - g.tables[row_p + q])
+        total += most
+        if total == np.inf:
+            return False
+    return bool(total <= 0)
+
+
+@compiled
+def clear_dominated(
+    g: Graph, spans: IntArray, span_at: IntArray, usages: Array, alive: BoolArray, largest: int
 ) -> int:
-    """Clears strategies that another one of the node replaces at no more cost and memory; returns how many.
+    """Clears strategies that another one of the node replaces; returns how many.
 
     Args:
-        start, costs, adj, other, own_rows, tables: the graph (see `graph.Graph`).
+        g: the graph.
         spans: first span of each node. Shape (n + 1,).
         span_at: where each span's usages start.
         usages: flat usages.
@@ -146,37 +166,15 @@ def clear_dominated(
         largest: nodes with more strategies are left alone.
     """
     gone = 0
-    for i in range(len(start) - 1):
-        s, k = start[i], start[i + 1] - start[i]
+    for i in range(len(g.start) - 1):
+        s, k = g.start[i], g.start[i + 1] - g.start[i]
         if k > largest:
             continue
         for p in range(k):
-            if not alive[s + p]:
-                continue
             for r in range(k):
-                if r == p or not alive[s + r]:
-                    continue
-                worse = False
-                for z in range(spans[i], spans[i + 1]):
-                    if usages[span_at[z] + r] > usages[span_at[z] + p]:
-                        worse = True
-                        break
-                if worse:
-                    continue
-                total = costs[s + r] - costs[s + p]
-                for a in range(adj[i], adj[i + 1]):
-                    o = other[a]
-                    so, ko = start[o], start[o + 1] - start[o]
-                    most = -np.inf
-                    row_r, row_p = own_rows[a] + r * ko, own_rows[a] + p * ko
-                    for q in range(ko):
-                        if alive[so + q] and tables[row_p + q] != np.inf:
-                            most = max(most, tables[row_r + q] - tables[row_p + q])
-                    total += most
-                    if total > 0:
-                        break
-                if total <= 0:
+                if not alive[s + p]:
+                    break
+                if r != p and alive[s + r] and replaces(g, spans, span_at, usages, alive, i, r, p):
                     alive[s + p] = False
                     gone += 1
-                    break
     return gone

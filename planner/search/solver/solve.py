@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from planner.search.solver.branch import Tree, pairs_of
 from planner.search.solver.clock import Clock
 from planner.search.solver.decomposition import Dual, carried
 from planner.search.solver.ilp import solve_ilp
@@ -26,6 +27,8 @@ SMALL = 250_000
 """Allowed pairs of strategies up to which the integer program is worth its time."""
 DUAL_SHARE = 0.4
 """Part of the remaining time that a cycle's dual gets where the integer program will not be run."""
+FEW = 1500
+"""Nodes up to which the search branches where the integer program is too large or did not end."""
 CYCLES = 3
 """Rounds of bound, search and ruling out."""
 EFFORT_NODES = 1000
@@ -78,8 +81,10 @@ class _State:
 
     def raise_bound(self, value: float) -> None:
         """No choice costs less than this; where costs are whole, nothing lies between."""
+        if np.isfinite(value):
+            value -= 1e-11 * abs(value)  # rounding of sums
         if self.whole and np.isfinite(value):
-            value = float(np.ceil(value - 1e-6 * max(1.0, abs(value) * 1e-6)))
+            value = float(np.ceil(value - 1e-6))
         self.bound = max(self.bound, min(value, self.cost))
 
     def done(self) -> bool:
@@ -113,7 +118,7 @@ def _run(state: _State, core: Core, seed: int) -> None:
     for cycle in range(CYCLES):
         if _settled(state, core):
             return
-        small = _pairs(core) <= SMALL
+        small = len(core.problem.sizes) <= FEW
         dual = Dual(core.problem, core.timeline)
         if before is None:
             dual.start()
@@ -127,7 +132,10 @@ def _run(state: _State, core: Core, seed: int) -> None:
         core, before = _rule_out(state, core, dual), dual
         if _settled(state, core):
             return
-        if _pairs(core) <= SMALL and _prove(state, core, dual, cycle, seed):
+        if pairs_of(core) <= SMALL and _prove(state, core, dual, cycle, seed):
+            return
+        if len(core.problem.sizes) <= FEW and not state.done():
+            _branch(state, core, dual, seed)
             return
 
 
@@ -139,14 +147,6 @@ def _settled(state: _State, core: Core) -> bool:
     fits = bool((core.timeline.room >= 0).all())
     state.raise_bound(core.constant if fits else np.inf)
     return True
-
-
-def _pairs(core: Core) -> int:
-    """Pairs of strategies over all edges."""
-    p = core.problem
-    if not len(p.edges):
-        return 0
-    return int((p.sizes[p.edges[:, 0]] * p.sizes[p.edges[:, 1]]).sum())
 
 
 def _climb(state: _State, dual: Dual, cycle: int, small: bool) -> None:
@@ -184,11 +184,26 @@ def _rule_out(state: _State, core: Core, dual: Dual) -> Core:
     return without(core, dead)
 
 
+def _branch(state: _State, core: Core, dual: Dual, seed: int) -> None:
+    """Branches on memory with the time that is left."""
+
+    def offer(part: Core, choice: IntArray) -> float:
+        state.offer(part, choice)
+        return state.cost
+
+    root = Dual(core.problem, core.timeline)
+    root.prices = carried(dual.line, dual.best_prices, root.line)
+    root.climb(RATE / 2, STEPS // 10, state.clock, 0.1 * state.left())
+    state.raise_bound(root.bound + core.constant)
+    tree = Tree(offer, state.cost, state.clock, state.limit, seed)
+    state.raise_bound(tree.run(core, root, 20 * state.effort if state.effort else 10**9))
+
+
 def _prove(state: _State, core: Core, dual: Dual, cycle: int, seed: int) -> bool:
     """Runs the integer program and polishes its answer; whether it ended by itself."""
     prices = carried(dual.line, dual.best_prices, core.timeline)
     nodes = EFFORT_NODES * state.effort if state.effort else None
-    share = 1.0 if cycle == CYCLES - 1 else 0.5
+    share = 0.5 if len(core.problem.sizes) <= FEW or cycle < CYCLES - 1 else 1.0
     seconds = 600.0 if state.effort else max(0.1, share * state.left())
     got = solve_ilp(core.problem, core.timeline, seconds=seconds, nodes=nodes, prices=prices)
     if got.choice is not None:

@@ -21,7 +21,10 @@ def cut_stretches(
     """Spans of each node cut at their ends and added up; equal neighbours joined, what takes nothing dropped.
 
     Args:
-        node, time, span, sign: events (a span begins or ends), sorted by node and time.
+        node: of each event (a span begins or ends), sorted by node and time.
+        time: of each event.
+        span: that begins or ends.
+        sign: 1 or -1.
         at: where each span's usages start.
         used: usages.
         widest: most strategies of a node.
