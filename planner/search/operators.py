@@ -1,0 +1,328 @@
+"""The per-operator plan of one block on a mesh of free axes: the strategy of every operator, exact.
+
+Nothing here knows a scheme: data, fully sharded, tensor, sequence, context, vocabulary and expert parallelism are what
+the cheapest choice turns out to be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+
+from planner.cost.resharding import FreeMesh, Step
+from planner.cost.strategies import Phase
+from planner.errors import PlannerError
+from planner.graph.operator import Block, DimName
+from planner.graph.placement import AxisName, Layout, Split
+from planner.search.free_axes import Stand, Strategies, ring, space
+from planner.search.narrow import narrow
+from planner.search.operator_problem import (
+    Form,
+    Nodes,
+    Numbers,
+    Weight,
+    bare,
+    form_of,
+    has_gradient,
+    is_saved,
+    loose,
+    numbers,
+    weight_moves,
+)
+from planner.search.operator_problem import Wish as Wish
+from planner.search.solver import Memory, eliminate
+from planner.search.solver import build as build_problem
+from planner.search.solver.solve import solve
+from planner.trainers.trainer import Task
+from planner.units import Array, IntArray, show_bytes
+
+DEAREST = 1.0
+"""Seconds a byte at which memory is all that counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """A collective that the plan inserts."""
+
+    phase: Phase
+    tensor: str
+    operator: str
+    """The operator that waits for it, or that left what it moves."""
+    step: Step
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The plan of a block."""
+
+    splits: Mapping[str, Split]
+    """The strategy of every operator."""
+    layouts: Mapping[str, Layout]
+    """How every tensor stands between its writer and its readers, partial gradients of copies not shown."""
+    states: Mapping[str, tuple[AxisName, ...]]
+    """Axes over which the states of every weight are sharded besides those that its operator splits."""
+    collectives: tuple[Collective, ...]
+    seconds: float
+    """Forwards and backwards, everything exposed, of one micro-batch; gradients by their share."""
+    compute: float
+    """Seconds of that in which kernels run."""
+    memory: float
+    """Bytes a rank of states and saved activations."""
+    bound: float
+    """No plan takes less."""
+
+
+def solve_block(block: Block, mesh: FreeMesh, task: Task, wish: Wish) -> Choice:
+    """The fastest plan of a block on a mesh: exact, or with a proven bound where memory is limited.
+
+    Args:
+        block: as the model has it.
+        mesh: free axes.
+        task: cluster, recipe and trainer, for kernels and bytes.
+        wish: batch, memory and what is fixed.
+
+    Raises:
+        PlannerError: a pin is impossible (N02) or the pins exclude each other (N03).
+    """
+    form = form_of(space(block, mesh, task, wish.sequences, repeated=wish.repeated), wish)
+    return _limited(form) if wish.memory_limit is not None else _free(form)
+
+
+def _free(form: Form) -> Choice:
+    p, nodes = numbers(form, keep=False)
+    choice, value = _eliminated(p.costs, p)
+    if not np.isfinite(value):
+        raise _excluded()
+    return _told(form, nodes, choice, value, value, keep=False)
+
+
+def _excluded() -> PlannerError:
+    return PlannerError.of(
+        "N03", "The pinned strategies and layouts exclude each other.", "Pin fewer operators."
+    )
+
+
+def _eliminated(costs: list[Array], p: Numbers) -> tuple[IntArray, float]:
+    """The optimum with these node costs."""
+    left = narrow(costs, list(p.tables), list(p.tables.values()))
+    found = eliminate(left.costs, left.edges, left.tables)
+    choice = [kept[k] for kept, k in zip(left.kept, found.choice.tolist(), strict=True)]
+    return np.array(choice, dtype=np.int64), float(found.value)
+
+
+@dataclass(frozen=True, slots=True)
+class _Priced:
+    """The optimum where memory has a price."""
+
+    choice: IntArray
+    cost: float
+    usage: float
+    bound: float
+    price: float
+
+
+def _limited(form: Form) -> Choice:
+    """A price of memory first: its bound rules strategies out, and the integer program decides among the rest."""
+    limit = form.wish.memory_limit
+    assert limit is not None
+    p, nodes = numbers(form, keep=True)
+    usages = [
+        np.zeros(len(cost)) if usage is None else usage
+        for cost, usage in zip(p.costs, p.usages, strict=True)
+    ]
+
+    def priced(price: float) -> _Priced:
+        costs = [cost + price * usage for cost, usage in zip(p.costs, usages, strict=True)]
+        choice, value = _eliminated(costs, p)
+        used = sum(float(u[k]) for u, k in zip(usages, choice, strict=True))
+        return _Priced(choice, value - price * used, used, value - price * limit, price)
+
+    least = priced(0.0)
+    if not np.isfinite(least.cost):
+        raise _excluded()
+    if least.usage <= limit:
+        return _told(form, nodes, least.choice, least.cost, least.bound, keep=True)
+    best, tight = _prices(priced, least, limit)
+    if best.cost - tight.bound > 1e-9 * best.cost:
+        return _proved(form, p, nodes, usages, best, tight)
+    return _told(form, nodes, best.choice, best.cost, tight.bound, keep=True)
+
+
+def _prices(
+    priced: Callable[[float], _Priced], least: _Priced, limit: float
+) -> tuple[_Priced, _Priced]:
+    """The best choice met that fits, and the price with the highest bound (secants of the dual, exact)."""
+    dear = priced(DEAREST)
+    if dear.usage > limit:
+        raise PlannerError.of(
+            "N02",
+            f"The block cannot keep within {show_bytes(limit)} a rank.",
+            f"The least it takes is {show_bytes(dear.usage)}: give it more, or more ranks.",
+        )
+    best, low, high = dear, least, dear
+    tight = max(least, dear, key=lambda one: one.bound)
+    while True:
+        price = (high.cost - low.cost) / (low.usage - high.usage)
+        middle = priced(price)
+        if middle.bound > tight.bound:
+            tight = middle
+        if middle.usage <= limit and middle.cost < best.cost:
+            best = middle
+        flat = low.cost + price * (low.usage - limit)
+        if middle.bound >= flat - 1e-9 * abs(flat):
+            return best, tight
+        low, high = (low, middle) if middle.usage <= limit else (middle, high)
+
+
+def _proved(
+    form: Form, p: Numbers, nodes: Nodes, usages: list[Array], best: _Priced, tight: _Priced
+) -> Choice:
+    """The integer program over the strategies that the bound leaves."""
+    limit, pairs = form.wish.memory_limit or 0.0, list(p.tables)
+    costs = [c + tight.price * u for c, u in zip(p.costs, usages, strict=True)]
+    left = narrow(costs, pairs, list(p.tables.values()), best.cost + tight.price * limit)
+    some = [v for v, usage in enumerate(p.usages) if usage is not None]
+    memory = Memory(
+        nodes=np.array(some, dtype=np.int64),
+        lo=np.zeros(len(some), dtype=np.int64),
+        hi=np.ones(len(some), dtype=np.int64),
+        usages=np.concatenate([usages[v][left.kept[v]] for v in some]),
+        limit=limit,
+    )
+    real = [cost[kept] for cost, kept in zip(p.costs, left.kept, strict=True)]
+    answer = solve(build_problem(real, pairs, left.tables, memory), seconds=form.wish.time_limit)
+    bound = max(tight.bound, min(answer.bound, best.cost))
+    if answer.choice is None or answer.cost > best.cost:
+        return _told(form, nodes, best.choice, best.cost, bound, keep=True)
+    chosen = zip(left.kept, answer.choice.tolist(), strict=True)
+    choice = np.array([kept[k] for kept, k in chosen], dtype=np.int64)
+    return _told(form, nodes, choice, answer.cost, bound, keep=True)
+
+
+def _told(
+    form: Form, nodes: Nodes, choice: IntArray, cost: float, bound: float, *, keep: bool
+) -> Choice:
+    """A choice in names, with all that it moves."""
+    s, count = form.space, len(form.every)
+    layouts: dict[str, Layout] = {}
+    moves: list[Collective] = []
+    for one, kept, used in zip(form.stands, nodes.kept, nodes.used, strict=True):
+        ends = bare(one.layouts)
+        layouts[one.name] = one.layouts.placements(int(ends[choice[kept]]))
+        moves += _moved(form, one, choice, (kept, used), keep=keep)
+    if form.wish.repeated and (pair := ring(s.block)):
+        layouts[pair[0]] = layouts[pair[1]]
+    states = {}
+    for weight, node in zip(form.weights, nodes.weights, strict=True):
+        group = form.groups[weight.group(int(choice[node]), keep=keep)]
+        states[weight.name] = tuple(s.mesh.names[a] for a in group)
+        moves += _weight_moved(form, weight, int(choice[weight.operator]), group)
+    return Choice(
+        splits={
+            each.op.name: each.split(s.mesh, int(k))
+            for each, k in zip(form.every, choice[:count], strict=True)
+        },
+        layouts=layouts,
+        states=states,
+        collectives=tuple(moves),
+        seconds=cost,
+        compute=sum(float(c[k]) for c, k in zip(form.compute, choice[:count], strict=True)),
+        memory=_memory(form, nodes, choice, keep=keep),
+        bound=bound,
+    )
+
+
+_Leg: TypeAlias = tuple[Phase, int, int, int]
+"""Phase, the operator that waits, and from which to which layout."""
+
+
+def _legs(
+    one: Stand, choice: IntArray, at: tuple[int, int], *, keep: bool, back: bool
+) -> Iterator[_Leg]:
+    """All conversions of a tensor."""
+    ends = bare(one.layouts)
+    kept, used = (int(choice[node]) for node in at)
+    first = one.readers[0].operator if one.readers else -1
+    if one.writer is not None:
+        operator, own = one.writer.operator, one.writer
+        k = choice[operator]
+        yield "forward", operator, int(own.forward[k]), int(ends[kept])
+        if back:
+            yield "backward", operator, kept, int(own.backward[k])
+        if keep and own.saves:
+            yield "backward", operator, int(ends[kept]), int(own.backward[k])
+    if at[0] != at[1]:
+        yield "forward", first, int(ends[kept]), int(ends[used])
+        if any(side.saves for side in one.readers):
+            yield "backward", first, int(ends[kept]), int(ends[used])
+        if back:
+            yield "backward", first, used, kept
+    for side in one.readers:
+        k = choice[side.operator]
+        yield "forward", side.operator, int(ends[used]), int(side.forward[k])
+        if keep and side.saves:
+            yield "backward", side.operator, int(ends[used]), int(side.forward[k])
+        if back:
+            yield "backward", side.operator, int(side.backward[k]), used
+
+
+def _moved(
+    form: Form, one: Stand, choice: IntArray, at: tuple[int, int], *, keep: bool
+) -> Iterator[Collective]:
+    for phase, operator, have, want in _legs(
+        one, choice, at, keep=keep, back=has_gradient(form, one)
+    ):
+        for step in one.layouts.path(have, want) if have != want else ():
+            yield Collective(phase, one.name, form.every[operator].op.name, step)
+    for each, inner, k in zip(form.every, form.inner, choice, strict=False):
+        if one.writer is not None and each is form.every[one.writer.operator] and inner[k] > 0:
+            yield from _inside(form, one, each, int(k))
+
+
+def _inside(form: Form, one: Stand, each: Strategies, k: int) -> Iterator[Collective]:
+    """The sums that an operator finishes itself."""
+    codes = np.where(each.splits(set(each.op.dims) - set(_dims(form, one)))[k], 1, 0)
+    mine = one.layouts.layouts[int(one.writer.forward[k])] if one.writer else ()
+    have = one.layouts.at(np.where(codes == 1, 1, np.array(mine))[None, :])
+    for step in one.layouts.path(int(have[0]), int(one.writer.forward[k]) if one.writer else 0):
+        yield Collective("forward", one.name, each.op.name, step)
+
+
+def _dims(form: Form, one: Stand) -> tuple[DimName, ...]:
+    return form.space.plain.tensors[one.name].dims
+
+
+def _weight_moved(
+    form: Form, weight: Weight, strategy: int, group: tuple[int, ...]
+) -> Iterator[Collective]:
+    s, row = form.space, slice(strategy, strategy + 1)
+    operator = form.every[weight.operator].op.name
+    moves = weight_moves(s, weight.elements[row], weight.partial[row], group)
+    for number, (kind, axes, size, taken) in enumerate(moves):
+        names = tuple(n for n, on in zip(s.mesh.names, axes[0], strict=True) if on)
+        phase: Phase = "forward" if kind == "all-gather" and number == 0 else "backward"
+        if names:
+            step = Step(kind, names, float(size[0]), float(taken[0]))
+            yield Collective(phase, weight.name, operator, step)
+
+
+def _memory(form: Form, nodes: Nodes, choice: IntArray, *, keep: bool) -> float:
+    """Bytes of states and of saved tensors; where memory is free every layout that a reader saves is kept."""
+    total = 0.0
+    for weight, node in zip(form.weights, nodes.weights, strict=True):
+        group = weight.group(int(choice[node]), keep=keep)
+        total += float(weight.usage[choice[weight.operator], group])
+    for operator, bytes_ in enumerate(loose(form)):
+        total += float(bytes_[choice[operator]])
+    for one, node in zip(form.stands, nodes.kept, strict=True):
+        local, ends = one.layouts.local, bare(one.layouts)
+        kept = {int(ends[choice[node]])} if keep and is_saved(one) else set()
+        if not keep:
+            kept = {int(r.forward[choice[r.operator]]) for r in one.readers if r.saves}
+            if one.writer is not None and one.writer.saves:
+                kept.add(int(one.writer.backward[choice[one.writer.operator]]))
+        total += sum(float(local[k]) for k in kept)
+    return total
