@@ -176,9 +176,11 @@ class Drawn(Task):
 
     def __repr__(self) -> str:
         blocks = {block.name: block.sizes for block in self.model.blocks}
-        return (
-            f"{self.trainer.name}: {self.model.layers} of {blocks}, {self.cluster}, {self.recipe}"
-        )
+        head = f"{self.trainer.name}: layers {self.model.layers} of {blocks}"
+        return f"<{head}, {self.cluster}, {self.recipe}, {self.memory_limit} bytes>"
+
+    def _repr_pretty_(self, printer, _cycle) -> None:
+        printer.text(repr(self))
 
 
 @st.composite

