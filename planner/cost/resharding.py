@@ -141,7 +141,8 @@ class Conversions:
         while have != want:
             rest = direct[have] + self.seconds[:, want]
             rest[have] = np.inf
-            after = int(np.argmin(rest))
+            straight = direct[have, want] <= self.seconds[have, want] * (1 + 1e-12)
+            after = want if straight else int(np.argmin(rest))
             kind, axes = _joining(self.graph, have, after)
             if kind != "slice":
                 size = _bytes(kind, self.size * self.graph.share[have], self._ranks(axes))

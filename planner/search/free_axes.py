@@ -194,8 +194,13 @@ def splittable(block: Block, op: Operator) -> tuple[DimName, ...]:
 
 
 def seconds(s: Space, original: Operator, every: Strategies) -> OperatorCost:
-    """Compute time of every strategy. Shapes: (n,)."""
+    """Compute time of every strategy. Shapes: (n,).
+
+    Attention whose queries are cut runs one kernel over gathered keys, as more sequences would.
+    """
     parts = every.parts(s.mesh)
+    if original.kind == "attention" and "seq" in parts:
+        parts["batch"] = parts["batch"] * parts.pop("seq")
     split = {dim: dim for dim in (*parts, ROWS) if dim in original.dims}
     return operator_cost(s.setting(parts), s.block, original, split)
 

@@ -2,8 +2,8 @@
 
 Nodes are operators (strategies), tensors (layouts in which they stand) and weights (axes over which their states are
 sharded besides); edges are the conversions forwards and backwards. A tensor's node says, for an axis that does not cut
-it, whether its gradient is summed there or left partial: conversions backwards start from that, so that readers that
-want the same copy share what it costs both ways.
+it, whether its gradient is summed there or left partial: conversions backwards start from that. A tensor with several
+readers has a second node, a copy that they share: what they want alike is converted once, both ways.
 """
 
 from __future__ import annotations
@@ -205,6 +205,12 @@ class Numbers:
         self.usages.append(usage)
         return len(self.costs) - 1
 
+    def cost(self, choice: IntArray) -> float:
+        """What a choice costs. Shapes: (nodes,)."""
+        total = sum(float(cost[k]) for cost, k in zip(self.costs, choice, strict=True))
+        pairs = self.tables.items()
+        return total + sum(float(table[choice[i], choice[j]]) for (i, j), table in pairs)
+
     def edge(self, first: int, second: int, table: Array) -> None:
         pair, turned = ((first, second), table) if first < second else ((second, first), table.T)
         self.tables[pair] = self.tables[pair] + turned if pair in self.tables else turned
@@ -252,11 +258,12 @@ def _read_table(form: Form, one: Stand, side: Side, *, keep: bool) -> Array:
     return table
 
 
-def _copied_table(form: Form, one: Stand) -> Array:
-    """Seconds from the kept tensor to the copy that readers share, again for the backward pass, and back."""
+def _copied_table(form: Form, one: Stand, *, keep: bool) -> Array:
+    """Seconds from where a tensor stands to the copy that its readers share, and of their gradients back."""
     cost, ends = one.layouts.seconds, bare(one.layouts)
     there = cost[np.ix_(ends, ends)]
-    table = there * (2.0 if any(side.saves for side in one.readers) else 1.0)
+    again = keep and any(side.saves for side in one.readers)
+    table = there * (2.0 if again else 1.0)
     if has_gradient(form, one):
         table = table + cost[: len(ends), : len(ends)].T
     return table
@@ -292,9 +299,9 @@ def numbers(form: Form, *, keep: bool) -> tuple[Numbers, Nodes]:
         usage = one.layouts.local[bare(one.layouts)] if saved else None
         kept.append(p.node(cost, usage))
         used.append(kept[-1])
-        if saved and len(one.readers) > 1:
+        if len(one.readers) > 1:
             used[-1] = p.node(np.zeros(len(cost)))
-            p.edge(kept[-1], used[-1], _copied_table(form, one))
+            p.edge(kept[-1], used[-1], _copied_table(form, one, keep=keep))
         if one.writer is not None:
             table = _written_table(form, one, one.writer, keep=keep)
             p.edge(one.writer.operator, kept[-1], table)

@@ -138,7 +138,7 @@ def _limited(form: Form) -> Choice:
         costs = [cost + price * usage for cost, usage in zip(p.costs, usages, strict=True)]
         choice, value = _eliminated(costs, p)
         used = sum(float(u[k]) for u, k in zip(usages, choice, strict=True))
-        return _Priced(choice, value - price * used, used, value - price * limit, price)
+        return _Priced(choice, p.cost(choice), used, value - price * limit, price)
 
     least = priced(0.0)
     if not np.isfinite(least.cost):
@@ -256,7 +256,7 @@ def _legs(
             yield "backward", operator, int(ends[kept]), int(own.backward[k])
     if at[0] != at[1]:
         yield "forward", first, int(ends[kept]), int(ends[used])
-        if any(side.saves for side in one.readers):
+        if keep and any(side.saves for side in one.readers):
             yield "backward", first, int(ends[kept]), int(ends[used])
         if back:
             yield "backward", first, used, kept

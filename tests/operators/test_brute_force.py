@@ -1,0 +1,278 @@
+"""The solver against every strategy of tiny blocks, priced in names and one operator at a time."""
+
+from __future__ import annotations
+
+from itertools import product
+from math import prod
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from planner.cost.block import operator_cost
+from planner.cost.collectives import collective
+from planner.cost.resharding import conversions, free_mesh
+from planner.cost.states import state_bytes
+from planner.cost.strategies import gradient, required, written
+from planner.errors import PlannerError
+from planner.graph.operator import Block, Operator, Tensor, Use
+from planner.graph.placement import Partial, Replicate, Shard
+from planner.search.free_axes import space
+from planner.search.operators import Wish, solve_block
+from tests.cost.blocks import chip_of, cluster_of, level_of, model_of, task_of
+from tests.operators.schemes import dense_layers
+from tests.search.problems import examples
+
+
+@st.composite
+def blocks(draw, *, most):
+    """A chain with branches: every operator reads one or two earlier tensors; sizes of 1 to 6."""
+    count = draw(st.integers(2, most))
+    dims = ("batch", "c0", "c1", "c2")
+    sizes = {dim: draw(st.sampled_from([2, 4, 4, 6, 8, 3])) for dim in dims[1:]}
+    names = [("t0", "c0")]
+    tensors = {"t0": Tensor("t0", ("batch", "c0"))}
+    operators = []
+    for number in range(1, count + 1):
+        source, over = draw(st.sampled_from(names[-2:]))
+        kind = draw(st.sampled_from(["matmul", "matmul", "memory"]))
+        reads = [Use(source, ("batch", over))]
+        weights: tuple[str, ...] = ()
+        into = over
+        if kind == "matmul":
+            into = draw(st.sampled_from([d for d in dims[1:] if d != over]))
+            weights = (f"w{number}",)
+            tensors[weights[0]] = Tensor(weights[0], (over, into), "weight")
+        else:
+            reads += [Use(n, ("batch", d)) for n, d in names if d == over and n != source][:1]
+        tensors[f"t{number}"] = Tensor(f"t{number}", ("batch", into))
+        operators.append(
+            Operator(
+                name=f"op{number}",
+                kind=kind,
+                dims=tuple(dict.fromkeys(("batch", over, into))),
+                reads=tuple(reads),
+                writes=(f"t{number}",),
+                weights=weights,
+                flops=2.0,
+                saves=tuple(use.tensor for use in reads),
+                whole=frozenset({over} if kind == "memory" and draw(st.booleans()) else ()),
+            )
+        )
+        names.append((f"t{number}", into))
+    return Block("tiny", {"batch": 1, **sizes}, tensors, tuple(operators), ("t0",), (names[-1][0],))
+
+
+def mesh_and_task(draw_axes):
+    model = model_of(dense_layers[0], dense_layers[1], 64)
+    count = prod(draw_axes.values())
+    levels = [level_of(2, name="node", bandwidth=3e11), level_of()] if count > 2 else [level_of()]
+    chip = chip_of(memory_bandwidth=1e6, peak={"bf16": 1e9})
+    cluster = cluster_of(count, *levels, chip=chip)
+    task = task_of(model, chips=count)
+    task = type(task)(
+        model=model,
+        cluster=cluster,
+        recipe=task.recipe,
+        trainer=task.trainer,
+        memory_limit=task.memory_limit,
+    )
+    return free_mesh(cluster, draw_axes), task
+
+
+def all_splits(s, op):
+    written_dims = [set(s.plain.tensors[name].dims) for name in op.writes]
+    able = [
+        dim
+        for dim in op.dims
+        if dim not in op.whole
+        and (op.kind == "matmul" or all(dim in results for results in written_dims))
+    ]
+    sizes = dict(zip(s.mesh.names, s.mesh.sizes, strict=True))
+    for chosen in product([None, *able], repeat=len(s.mesh.names)):
+        split = {a: d for a, d in zip(s.mesh.names, chosen, strict=True) if d is not None}
+        if all(
+            s.size(dim) % prod(sizes[a] for a, d in split.items() if d == dim) == 0 for dim in able
+        ):
+            yield split
+
+
+def compute(s, number, split):
+    sizes = dict(zip(s.mesh.names, s.mesh.sizes, strict=True))
+    setting = s.setting({a: np.array([float(sizes[a])]) for a in split})
+    found = operator_cost(setting, s.block, s.block.operators[number], split)
+    return float((found.forward + found.backward).ravel()[0])
+
+
+def weights(s, op, split):
+    total = 0.0
+    sizes = dict(zip(s.mesh.names, s.mesh.sizes, strict=True))
+
+    def seconds(kind, axes, size):
+        if not axes:
+            return 0.0
+        spread = s.mesh.joint(tuple(s.mesh.names.index(a) for a in axes))
+        return float(collective(kind, size, spread, s.mesh.cluster))
+
+    for name in op.weights:
+        dims = s.plain.tensors[name].dims
+        cut = [a for a, d in split.items() if d in dims]
+        partial = [a for a, d in split.items() if d not in dims]
+        elements = s.block.elements(dims) / prod(sizes[a] for a in cut)
+        least = np.inf
+        for bits in product([0, 1], repeat=len(sizes)):
+            group = [a for a, bit in zip(sizes, bits, strict=True) if bit]
+            if set(group) & set(cut) or elements % prod(sizes[a] for a in group):
+                continue
+            scattered = [a for a in partial if a in group]
+            rest = [a for a in partial if a not in group]
+            grads = 4.0 * elements
+            assert state_bytes(s.task).gradients == 4.0
+            cost = 2 * seconds("all-gather", group, 2.0 * elements)
+            cost += seconds("reduce-scatter", scattered, grads)
+            cost += seconds("all-reduce", rest, grads / prod(sizes[a] for a in scattered))
+            least = min(least, cost)
+        total += least
+    return total
+
+
+def plain(layout):
+    return {a: Replicate() if isinstance(p, Partial) else p for a, p in layout.items()}
+
+
+def tensor(s, name, splits):
+    """Least seconds around one tensor: every layout in which it, and a copy of it, can stand."""
+    t = s.plain.tensors[name]
+    dims = t.dims
+    c = conversions(s.mesh, dims, tuple(s.size(d) for d in dims), s.bytes_of(name))
+
+    def seconds(have, want):
+        return float(c.seconds[c.number(have), c.number(want)])
+
+    writer = next((n for n, op in enumerate(s.plain.operators) if name in op.writes), None)
+    readers = [
+        (use, n) for n, op in enumerate(s.plain.operators) for use in op.reads if use.tensor == name
+    ]
+    if not readers and name not in s.plain.outputs:
+        return 0.0
+    lies = [c.placements(number) for number in range(len(c.layouts))]
+    partial = [any(isinstance(p, Partial) for p in layout.values()) for layout in lies]
+    stands = np.zeros(len(lies))
+    if writer is not None:
+        have = written(t, s.plain.operators[writer], splits[writer])
+        stands = np.array([seconds(have, plain(x)) + seconds(x, plain(have)) for x in lies])
+    if writer is None or not readers:
+        stands[partial] = np.inf
+    reads = np.zeros(len(lies))
+    for use, n in readers:
+        op = s.plain.operators[n]
+        want, left = required(use, t, op, splits[n]), gradient(use, t, op, splits[n])
+        reads += [seconds(plain(x), want) + seconds(left, x) for x in lies]
+    if len(readers) < 2:
+        return float((stands + reads).min())
+    copied = [[seconds(plain(x), plain(y)) + seconds(y, x) for y in lies] for x in lies]
+    return float((stands[:, None] + np.array(copied) + reads).min())
+
+
+def brute_force(block, mesh, task, sequences):
+    s = space(block, mesh, task, sequences)
+    options = [
+        [(split, compute(s, n, split) + weights(s, op, split)) for split in all_splits(s, op)]
+        for n, op in enumerate(s.plain.operators)
+    ]
+    activations = [name for name, t in s.plain.tensors.items() if t.kind != "weight"]
+    memo: dict[object, float] = {}
+
+    def around(name, splits):
+        touching = tuple(
+            (n, tuple(splits[n].items()))
+            for n, op in enumerate(s.plain.operators)
+            if name in op.writes or any(use.tensor == name for use in op.reads)
+        )
+        if (name, touching) not in memo:
+            memo[name, touching] = tensor(s, name, splits)
+        return memo[name, touching]
+
+    return min(
+        sum(cost for _, cost in chosen)
+        + sum(around(name, [split for split, _ in chosen]) for name in activations)
+        for chosen in product(*options)
+    )
+
+
+@given(blocks(most=4), st.sampled_from([1, 2, 4]))
+@examples(15)
+def test_one_axis(block, sequences):
+    mesh, task = mesh_and_task({"a": 2})
+    found = solve_block(block, mesh, task, Wish(sequences=sequences))
+    assert found.seconds == pytest.approx(brute_force(block, mesh, task, sequences), rel=1e-9)
+    assert_told(found)
+
+
+@given(blocks(most=2), st.sampled_from([1, 2, 4]))
+@examples(10)
+def test_two_axes(block, sequences):
+    mesh, task = mesh_and_task({"a": 2, "b": 2})
+    found = solve_block(block, mesh, task, Wish(sequences=sequences))
+    assert found.seconds == pytest.approx(brute_force(block, mesh, task, sequences), rel=1e-9)
+    assert_told(found)
+
+
+def assert_told(found):
+    """What the plan lists adds up to what it takes."""
+    moved = sum(move.step.seconds for move in found.collectives)
+    assert found.compute + moved == pytest.approx(found.seconds, rel=1e-9)
+
+
+@given(blocks(most=3), st.floats(0.3, 1.1))
+@examples(10)
+def test_memory_is_kept_and_nothing_that_fits_is_faster(block, share):
+    mesh, task = mesh_and_task({"a": 2, "b": 2})
+    free = solve_block(block, mesh, task, Wish(sequences=4))
+    limit = free.memory * share
+    try:
+        found = solve_block(block, mesh, task, Wish(sequences=4, memory_limit=limit))
+    except PlannerError:
+        assume(False)
+    assert found.memory <= limit * (1 + 1e-9)
+    assert found.seconds >= found.bound - 1e-12
+    assert found.bound == pytest.approx(found.seconds, rel=1e-5)
+    assert found.seconds >= free.seconds * (1 - 1e-9)
+    assert_told(found)
+    pins = found.splits
+    again = solve_block(block, mesh, task, Wish(sequences=4, memory_limit=limit, pins=pins))
+    assert again.seconds == pytest.approx(found.seconds, rel=1e-5)
+
+
+def test_pins_are_kept_or_refused():
+    block = Block(
+        "one",
+        {"batch": 1, "c0": 4, "c1": 6},
+        {
+            "t0": Tensor("t0", ("batch", "c0")),
+            "t1": Tensor("t1", ("batch", "c1")),
+            "w": Tensor("w", ("c0", "c1"), "weight"),
+        },
+        (
+            Operator(
+                name="op",
+                kind="matmul",
+                dims=("batch", "c0", "c1"),
+                reads=(Use("t0", ("batch", "c0")),),
+                writes=("t1",),
+                weights=("w",),
+                flops=2.0,
+            ),
+        ),
+        ("t0",),
+        ("t1",),
+    )
+    mesh, task = mesh_and_task({"a": 2, "b": 2})
+    found = solve_block(block, mesh, task, Wish(sequences=4, pins={"op": {"a": "c0", "b": "c1"}}))
+    assert found.splits == {"op": {"a": "c0", "b": "c1"}}
+    for pin in ({"a": "c1", "b": "c1"}, {"a": "heads"}, {"z": "c0"}):
+        with pytest.raises(PlannerError, match="op cannot be split"):
+            solve_block(block, mesh, task, Wish(sequences=4, pins={"op": pin}))
+    lies = {"t1": {"a": Shard("c1"), "b": Shard("batch")}}
+    assert solve_block(block, mesh, task, Wish(sequences=4, lies=lies)).layouts["t1"] == lies["t1"]
