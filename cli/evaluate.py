@@ -34,6 +34,13 @@ By = Annotated[
         help="Split errors by group, chip, trainer, software; comma-separated.",
     ),
 ]
+OwnCluster = Annotated[
+    str | None,
+    typer.Option(
+        "--cluster", "-c", metavar="SPEC",
+        help="A profile of what they ran on; default: what each run says of its chip and network.",
+    ),
+]  # fmt: skip
 TopErrors = Annotated[
     int, typer.Option("--top-errors", metavar="N", min=0, help="The rows that are furthest off.")
 ]
@@ -41,6 +48,7 @@ TopErrors = Annotated[
 
 def evaluate(
     runs: Runs,
+    cluster: OwnCluster = None,
     by: By = "chip,trainer",
     top_errors: TopErrors = 5,
     max_error: MaxError = None,
@@ -55,12 +63,13 @@ def evaluate(
     from cli.accuracy import page
     from cli.console import Screen
     from planner.calibrate.evaluate import evaluate as evaluated
+    from planner.calibrate.own_cluster import profile
     from planner.calibrate.summary import KEYS, as_csv, as_json, summarise
 
     screen = Screen(quiet=quiet, verbose=verbose, no_color=no_color)
     o.chosen(form, FORMATS, "--format")
     keys = [o.chosen(word.strip(), KEYS, "--by") for word in by.split(",") if word.strip()]
-    evaluation = evaluated(runs)
+    evaluation = evaluated(runs, None if cluster is None else profile(cluster))
     summary = summarise(evaluation, keys)
     if form == "json":
         data = as_json(evaluation, summary)

@@ -29,6 +29,33 @@ def check_outputs(paths: Sequence[Path]) -> None:
         raise PlannerError(*faults)
 
 
+def check_profile(path: Path) -> None:
+    """The same for a cluster's profile, which is YAML.
+
+    Raises:
+        PlannerError: as :func:`check_outputs`.
+    """
+    fault = None
+    if path.suffix not in (".yaml", ".yml"):
+        what = f"cannot write {path}: a cluster's profile ends in .yaml."
+        fault = Fault("O01", what, (f"Write it like {path.with_suffix('.yaml')}",))
+    elif path.is_file() and not _is_profile(path):
+        what = f"{path} is there and is not a cluster's profile; it is not overwritten."
+        fault = Fault("O02", what, ("Choose another name, or remove it.",))
+    fault = fault or _place_fault(path)
+    if fault is not None:
+        raise PlannerError(fault)
+
+
+def _is_profile(path: Path) -> bool:
+    """Whether a file has the keys of a cluster, or nothing."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        return False
+    return not text.strip() or ("\nlevels:" in text and "\nchips_per_host:" in text)
+
+
 def write_output(path: Path, plan: Plan) -> None:
     """Writes the file that its ending asks for.
 
@@ -80,11 +107,20 @@ def _fault(path: Path) -> Fault | None:
             (f"Possible: {possible}.",),
         )
     try:
-        if path.is_dir():
-            return Fault("O03", f"cannot write {path}: it is a folder.")
-        if path.exists() and not _same_kind(path):
+        if path.is_file() and not _same_kind(path):
             what = f"{path} is there and is not {ENDINGS[path.suffix]}; it is not overwritten."
             return Fault("O02", what, ("Choose another name, or remove it.",))
+    except (OSError, ValueError):
+        pass
+    return _place_fault(path)
+
+
+def _place_fault(path: Path) -> Fault | None:
+    """What is wrong with the place of a file, whatever it holds."""
+    try:
+        if path.is_dir():
+            return Fault("O03", f"cannot write {path}: it is a folder.")
+        path.exists()
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or "no such path is possible"
         return Fault("O03", f"cannot write {path}: {why}.")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from cli import exits
+from cli.calibrate import calibrate
 from cli.console import put
 from cli.evaluate import evaluate
 from cli.list import list_names
@@ -39,6 +40,7 @@ app = typer.Typer(
 app.command("plan")(plan)
 app.command("price")(price)
 app.command("evaluate")(evaluate)
+app.command("calibrate")(calibrate)
 app.command("list")(list_names)
 app.command("show")(show)
 app.command("schema")(schema)

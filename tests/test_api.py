@@ -176,7 +176,7 @@ def check_sums(found: Plan) -> None:
     totals = [stage.memory_total for stage in found.stages]
     assert found.memory == max(totals)
     assert totals[found.memory_stage] == found.memory
-    assert found.fits == (found.memory <= found.memory_limit)
+    assert found.fits == (found.memory_upper <= found.memory_limit)
     chips = found.degrees.chips_used
     tokens = found.recipe.global_batch * found.recipe.seq
     assert found.tokens_per_second == pytest.approx(tokens / found.step)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from planner.calibrate.own_cluster import case_on
 from planner.calibrate.readings import KINDS, Kind, features, fits, memory_gib, step_seconds
 from planner.calibrate.row_task import Case, case_of
 from planner.calibrate.runs import Run, read_runs
@@ -18,6 +19,7 @@ from planner.cost.memory import TERMS, StageMemory
 from planner.cost.prices import Prices, prices
 from planner.cost.step import makespans, memory_of_stages, shapes, stage_times
 from planner.cost.step import step_seconds as step_of
+from planner.hardware.cluster import Cluster
 from planner.recipe import MOMENT_BYTES
 from planner.trainers.trust import upper
 from planner.units import GIB, Array, Json
@@ -84,22 +86,26 @@ class Predicted:
     """Bytes by kind of reading."""
 
 
-def evaluate(path: Path) -> Evaluation:
+def evaluate(path: Path, cluster: Cluster | None = None) -> Evaluation:
     """Price every run of a file as it was run and set it beside the measurement.
+
+    Args:
+        path: the runs.
+        cluster: a profile of what they ran on; None for what each row says of its chip and network.
 
     Raises:
         PlannerError: the file cannot be read, or lines of it are no runs.
     """
-    return evaluate_runs(read_runs(path))
+    return evaluate_runs(read_runs(path), cluster)
 
 
-def evaluate_runs(runs: Sequence[Run]) -> Evaluation:
+def evaluate_runs(runs: Sequence[Run], cluster: Cluster | None = None) -> Evaluation:
     """The same for runs that were read already."""
     cases: dict[str, Case] = {}
     skipped: dict[str, str] = {}
     for run in runs:
         try:
-            cases[run.id] = case_of(run)
+            cases[run.id] = case_of(run) if cluster is None else case_on(run, cluster)
         except NotPricedError as reason:
             skipped[run.id] = str(reason)
     found = dict(zip(cases, predict(tuple(cases.values())), strict=True))

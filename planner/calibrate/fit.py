@@ -28,6 +28,9 @@ from planner.units import Array, Json
 NOISE = 0.06
 """Expected scatter of a row around the truth, log; residuals beyond it count less and less."""
 
+FEW = 8
+"""Parameters up to which nothing is gained by knowing which rows depend on which."""
+
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
@@ -38,7 +41,8 @@ class Parameter:
     owner: str
     """Name of the chip, the kind of link or the generation."""
     field: str
-    """Which number, such as ``matmul_efficiency.bf16`` or ``memory_passes``."""
+    """Which number, such as ``matmul_efficiency.bf16`` or ``memory_passes``; ``compute`` is all of a chip's speed and
+    ``network`` all of a link's."""
     width: float
     """Standard deviation of the prior on the factor's log."""
     low: float = 0.4
@@ -89,6 +93,8 @@ def apply(case: Case, factors: Mapping[Parameter, float]) -> Case:
 
 
 def _scaled_chip(chip: Chip, field: str, factor: float) -> Chip:
+    if field == "compute":
+        return _faster(chip, factor)
     name, _, precision = field.partition(".")
     value = getattr(chip, name)
     if precision:
@@ -100,6 +106,18 @@ def _scaled_chip(chip: Chip, field: str, factor: float) -> Chip:
     return replace(chip, **new)
 
 
+def _faster(chip: Chip, factor: float) -> Chip:
+    """All kernels faster alike, the small ones that wait for their launch too."""
+    return replace(
+        chip,
+        matmul_efficiency={word: e * factor for word, e in chip.matmul_efficiency.items()},
+        attention_efficiency=chip.attention_efficiency * factor,
+        memory_efficiency=chip.memory_efficiency * factor,
+        matmul_latency=chip.matmul_latency / factor,
+        launch=chip.launch / factor,
+    )
+
+
 def _scaled_trainer(trainer: Trainer, field: str, factor: float) -> Trainer:
     part = next(p for p in ("overlap", "overhead") if hasattr(getattr(trainer, p), field))
     held = getattr(trainer, part)
@@ -107,6 +125,9 @@ def _scaled_trainer(trainer: Trainer, field: str, factor: float) -> Trainer:
 
 
 def _scaled_link(cluster: Cluster, link: str, field: str, factor: float) -> Cluster:
+    if field == "network":
+        inverse = _scaled_link(cluster, link, "latency", 1 / factor)
+        return _scaled_link(inverse, link, "efficiency", factor)
     levels = tuple(
         replace(level, **{field: getattr(level, field) * factor}) if level.link == link else level
         for level in cluster.levels
@@ -118,6 +139,7 @@ def fit(
     cases: Sequence[Case],
     parameters: Sequence[Parameter],
     *,
+    noise: float | None = None,
     told: Callable[[str], None] = lambda _: None,
 ) -> list[Fitted]:
     """Factors that explain the measured steps of these cases best, given their priors.
@@ -125,12 +147,15 @@ def fit(
     Args:
         cases: rows with a measured step.
         parameters: what may change; those that no case depends on stay at 1.
+        noise: scatter of a row around the truth, log; None where groups weigh the same, with that of a group.
         told: called with a line of progress.
     """
     cases = [case for case in cases if step_seconds(case.run)[0]]
     touched = [[p.owner in owners(case)[p.kind] for p in parameters] for case in cases]
     groups = Counter(case.run.group for case in cases)
     weight = np.array([groups[case.run.group] ** -0.5 for case in cases]) / NOISE
+    if noise is not None:
+        weight = np.full(len(cases), 1 / noise)
     measured = np.log([step_seconds(case.run)[0] or np.nan for case in cases])
     width = np.array([p.width for p in parameters])
 
@@ -149,7 +174,7 @@ def fit(
         np.zeros(len(parameters)),
         bounds=(np.log([p.low for p in parameters]), np.log([p.high for p in parameters])),
         loss="soft_l1",
-        jac_sparsity=pattern,
+        jac_sparsity=pattern if len(parameters) > FEW else None,
         diff_step=np.full(len(parameters), 1e-3),
         x_scale=width,
         ftol=1e-4,

@@ -36,7 +36,18 @@ HEAVY = {"torch", "onnx", "plotly", "pandas", "matplotlib", "ortools"}
 """Only inside functions, everywhere."""
 SLOW_START = HEAVY | {"numpy", "scipy", "pydantic", "rich", "ruamel", "planner"}
 """Only inside functions, in what the command line loads for ``--help``."""
-STARTED = {"main", "options", "exits", "plan", "price", "evaluate", "list", "show", "schema"}
+STARTED = {
+    "main",
+    "options",
+    "exits",
+    "plan",
+    "price",
+    "evaluate",
+    "calibrate",
+    "list",
+    "show",
+    "schema",
+}
 
 Edge = tuple[str, str, bool]
 

@@ -41,5 +41,5 @@ def test_exceptions_are_few_and_needed() -> None:
 
 
 def test_commands_are_short() -> None:
-    for command in ("plan", "price", "evaluate", "list", "show", "schema"):
+    for command in ("plan", "price", "evaluate", "calibrate", "list", "show", "schema"):
         assert len((ROOT / "cli" / f"{command}.py").read_text().splitlines()) <= COMMAND

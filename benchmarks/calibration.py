@@ -1,0 +1,123 @@
+"""What a few measured runs of one's own are worth: on every sweep of layouts, some runs given, the error of the others.
+
+    python -m benchmarks.calibration             # one, three and five runs given
+    python -m benchmarks.calibration --write     # the table into benchmarks/README.md
+
+A sweep is a set of layouts of one model and batch on one cluster. Each of up to six of its runs, spread over the file's
+order, is given alone; then three and five at a time. Only the other runs count.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.accuracy import RUNS
+from planner.calibrate.calibrate import Checked, factors, step_error
+from planner.calibrate.evaluate import evaluate, predict
+from planner.calibrate.fit import apply
+from planner.calibrate.metrics import questions
+from planner.calibrate.readings import step_seconds
+from planner.calibrate.row_task import Case, case_of
+from planner.calibrate.runs import read_runs
+from planner.trainers.trust import spread
+
+GIVEN = (1, 3, 5)
+TRIES = 6
+"""Choices of the runs that are given, at most."""
+README = Path(__file__).with_name("README.md")
+BEGIN, END = "<!-- calibration: begin -->", "<!-- calibration: end -->"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One sweep with some runs given, averaged over the choices."""
+
+    before: float
+    after: float
+    """Mean error of the runs that were not given, with the profile as it was and as fitted."""
+    inside: float
+    """Share of them in the interval that the calibrated profile states."""
+
+
+def choices(count: int, given: int) -> list[list[int]]:
+    """Which runs are given: starting at up to ``TRIES`` places, evenly apart."""
+    starts = sorted({round(x) for x in np.linspace(0, count - 1, min(count, TRIES))})
+    if given == 1:
+        return [[start] for start in starts]
+    step = max(1, count // given)
+    return sorted(
+        {tuple(sorted({(start + i * step) % count for i in range(given)})) for start in starts}
+    )  # type: ignore[return-value]
+
+
+def outcome(cases: Sequence[Case], given: int) -> Outcome | None:
+    """The sweep with so many runs given; None where too few are left."""
+    if len(cases) < given + 3:
+        return None
+    known = spread("step", cases[0].task.cluster.chip.family, cases[0].software.trainer.name)
+    measured = np.array([step_seconds(case.run)[0] for case in cases], dtype=float)
+    before = np.array([found.step for found in predict(cases)])
+    results = []
+    for some in choices(len(cases), given):
+        found = factors([cases[i] for i in some], known)
+        fitted = {item.parameter: item.factor for item in found}
+        after = np.array([p.step for p in predict([apply(case, fitted) for case in cases])])
+        rows = [Checked("", measured[i], before[i], after[i]) for i in some]
+        wide = step_error(rows, found, known)
+        rest = np.setdiff1d(np.arange(len(cases)), some)
+        errors = [np.abs(values[rest] / measured[rest] - 1).mean() for values in (before, after)]
+        inside = np.abs(measured[rest] / after[rest] - 1) <= wide
+        results.append((*errors, inside.mean()))
+    return Outcome(*np.mean(results, axis=0).tolist())
+
+
+def table() -> str:
+    """Markdown: a line a sweep."""
+    runs = {run.id: run for run in read_runs(RUNS["validation"])}
+    lines = [
+        "| sweep | runs | as shipped | 1 given | 3 given | 5 given | inside ±, 1 given |",
+        "| --- | --: | --: | --: | --: | --: | --: |",
+    ]
+    columns: list[list[float]] = []
+    for members in questions(evaluate(RUNS["validation"]).judged):
+        cases = [case_of(runs[row.id]) for row in members]
+        found = [outcome(cases, given) for given in GIVEN]
+        first = found[0]
+        assert first is not None
+        values = [first.before, *(math.nan if o is None else o.after for o in found), first.inside]
+        columns.append(values)
+        lines.append(
+            f"| {members[0].group[:40].replace('|', '/')} | {len(members)} | {' | '.join(map(shown, values))} |"
+        )
+    for name, of in (("mean", np.nanmean), ("median", np.nanmedian)):
+        values = of(np.array(columns), axis=0).tolist()
+        lines.append(f"| **{name}** |  | {' | '.join(map(shown, values))} |")
+    return "\n".join(lines)
+
+
+def shown(value: float) -> str:
+    return "–" if math.isnan(value) else f"{100 * value:.1f} %"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--write", action="store_true", help="into benchmarks/README.md")
+    options = parser.parse_args()
+    text = table()
+    print(text)
+    if options.write:
+        old = README.read_text() if README.exists() else "# Benchmarks\n"
+        if BEGIN not in old:
+            old += f"\n## Calibration\n\nMean error of the runs of a sweep that were not given.\n\n{BEGIN}\n{END}\n"
+        head, rest = old.split(BEGIN)
+        README.write_text(f"{head}{BEGIN}\n{text}\n{END}{rest.split(END)[1]}")
+
+
+if __name__ == "__main__":
+    main()
