@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain, combinations, permutations, product
-from math import prod
+from math import gcd, prod
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -31,7 +31,7 @@ from planner.graph.placement import (
 )
 from planner.hardware.cluster import Cluster
 from planner.hardware.mesh import members
-from planner.units import Array, IntArray
+from planner.units import Array, BoolArray, IntArray
 
 StepKind: TypeAlias = Kind | Literal["permute", "slice"]
 """A collective, a send of blocks to their places, or a local cut that moves nothing."""
@@ -39,36 +39,32 @@ State: TypeAlias = tuple[tuple[int, ...], ...]
 """For every dim the axes that cut it, outermost cut first; last, the axes over which the tensor is partial."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class FreeMesh:
     """Axes whose roles are not fixed: names, sizes and where they lie on the cluster's levels."""
 
     names: tuple[AxisName, ...]
     """Outermost first: ranks next to each other along the last axis stand closest."""
     sizes: tuple[int, ...]
-    strides: tuple[int, ...]
-    """Chips from one rank of an axis to the next."""
+    members: IntArray
+    """How every axis spreads over the levels (:func:`planner.hardware.mesh.members`). Shapes: (levels, axes)."""
     cluster: Cluster
 
-    @property
-    def codes(self) -> range:
-        return range(len(self.sizes))
+    def joint(self, axes: BoolArray) -> IntArray:
+        """How several axes together spread over the levels. Shapes: (n, axes) -> (levels, n)."""
+        return np.asarray(np.where(axes, self.members[:, None, :], 1).prod(axis=2))
 
-    def members(self, axis: int) -> IntArray:
-        """How an axis spreads over the levels (:func:`planner.hardware.mesh.members`). Shapes: (levels,)."""
-        return members(self.sizes[axis], self.strides[axis], self.cluster.groups)
-
-    def joint(self, axes: tuple[int, ...]) -> IntArray:
-        """How several axes together spread over the levels. Shapes: (levels,)."""
-        ones = np.ones(len(self.cluster.levels), dtype=np.int64)
-        return np.asarray(prod((self.members(axis) for axis in axes), start=ones))
+    def ranks(self, axes: BoolArray) -> Array:
+        """Ranks of groups of axes. Shapes: (n, axes) -> (n,)."""
+        return np.asarray(np.where(axes, np.array(self.sizes, dtype=np.float64), 1.0).prod(axis=1))
 
 
 def free_mesh(cluster: Cluster, sizes: Mapping[AxisName, int]) -> FreeMesh:
     """A mesh of these axes, outermost first, on consecutive chips."""
     counts = tuple(sizes.values())
     strides = tuple(prod(counts[index + 1 :]) for index in range(len(counts)))
-    return FreeMesh(tuple(sizes), counts, strides, cluster)
+    spread = members(np.array(counts), np.array(strides), cluster.groups)
+    return FreeMesh(tuple(sizes), counts, spread, cluster)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +85,8 @@ class _Graph:
     states: tuple[State, ...]
     codes: dict[tuple[int, ...], int]
     """State of every layout: for each axis 0 (replicated), 1 (partial) or 2 + dim."""
-    steps: Mapping[tuple[StepKind, tuple[int, ...]], tuple[IntArray, IntArray]]
-    """Sources and targets of every kind of step over every axis."""
+    steps: Mapping[StepKind, tuple[IntArray, IntArray, BoolArray]]
+    """Of every kind, sources, targets and the axes that take part. Shapes: (n,), (n,), (n, axes)."""
     share: Array
     """Share of the tensor on one rank in every state."""
 
@@ -145,14 +141,15 @@ class Conversions:
             after = want if straight else int(np.argmin(rest))
             kind, axes = _joining(self.graph, have, after)
             if kind != "slice":
-                size = _bytes(kind, self.size * self.graph.share[have], self._ranks(axes))
-                taken = float(direct[have, after])
-                found.append(Step(kind, tuple(names[a] for a in axes), float(size), taken))
+                size = float(_bytes(kind, self.local_share(have), self.mesh.ranks(axes))[0])
+                group = tuple(name for name, on in zip(names, axes[0], strict=True) if on)
+                found.append(Step(kind, group, size, float(direct[have, after])))
             have = after
         return tuple(found)
 
-    def _ranks(self, axes: tuple[int, ...]) -> int:
-        return prod(self.mesh.sizes[axis] for axis in axes)
+    def local_share(self, state: int) -> float:
+        """Bytes on one rank in any state."""
+        return self.size * float(self.graph.share[state])
 
 
 def conversions(
@@ -168,11 +165,14 @@ def conversions(
 
     Units: bytes in, seconds out.
     """
-    graph = _graph(mesh.sizes, sizes)
+    whole = prod(mesh.sizes)
+    graph = _graph(mesh.sizes, tuple(gcd(n, whole) for n in sizes))
     seconds = _direct(mesh, graph, size)
     np.fill_diagonal(seconds, 0.0)
+    through = np.empty_like(seconds)
     for middle in range(len(seconds)):
-        np.minimum(seconds, seconds[:, middle, None] + seconds[middle], out=seconds)
+        np.add(seconds[:, middle, None], seconds[middle], out=through)
+        np.minimum(seconds, through, out=seconds)
     base = 2 + len(dims)
     index = np.full(base ** len(mesh.sizes), -1, dtype=np.int64)
     for codes, number in graph.codes.items():
@@ -184,30 +184,29 @@ def _direct(mesh: FreeMesh, graph: _Graph, size: float) -> Array:
     """Seconds of every single step; inf where none joins two states."""
     count = len(graph.states)
     seconds = np.full((count, count), np.inf)
-    for (kind, axes), (source, target) in graph.steps.items():
-        moved = _bytes(kind, size * graph.share[source], prod(mesh.sizes[a] for a in axes))
-        spread = mesh.joint(axes)[:, None]
+    for kind, (source, target, axes) in graph.steps.items():
+        moved = _bytes(kind, size * graph.share[source], mesh.ranks(axes))
         if kind == "slice":
             taken = np.zeros(len(source))
         elif kind == "permute":
-            taken = send(moved, spread, mesh.cluster)
+            taken = send(moved, mesh.joint(axes), mesh.cluster)
         else:
-            taken = collective(kind, moved, spread, mesh.cluster)
+            taken = collective(kind, moved, mesh.joint(axes), mesh.cluster)
         seconds[source, target] = taken
     return seconds
 
 
-def _joining(graph: _Graph, have: int, after: int) -> tuple[StepKind, tuple[int, ...]]:
-    """The step that leads from one state to another."""
+def _joining(graph: _Graph, have: int, after: int) -> tuple[StepKind, BoolArray]:
+    """The step that leads from one state to another, with its axes. Shapes: (1, axes)."""
     return next(
-        key
-        for key, (source, target) in graph.steps.items()
-        if bool(np.any((source == have) & (target == after)))
+        (kind, axes[here])
+        for kind, (source, target, axes) in graph.steps.items()
+        if (here := (source == have) & (target == after)).any()
     )
 
 
-def _bytes(kind: StepKind, local: Array | float, ranks: int) -> Array:
-    return np.asarray(local * ranks if kind == "all-gather" else local, dtype=np.float64)
+def _bytes(kind: StepKind, local: Array | float, ranks: Array) -> Array:
+    return np.asarray(local * (ranks if kind == "all-gather" else np.ones_like(ranks)))
 
 
 @lru_cache(maxsize=256)
@@ -221,23 +220,24 @@ def _graph(axes: tuple[int, ...], sizes: tuple[int, ...]) -> _Graph:
     for state in tuple(states):
         for turned in product(*(permutations(cut) for cut in state[:-1])):
             states.setdefault((*turned, state[-1]), len(states))
-    steps: dict[tuple[StepKind, tuple[int, ...]], list[tuple[int, int]]] = {}
+    steps: dict[StepKind, list[tuple[int, int, list[bool]]]] = {}
     for state, number in states.items():
         for kind, over, after in _steps(state, len(axes)):
             if after in states:
-                steps.setdefault((kind, over), []).append((number, states[after]))
+                part = [axis in over for axis in range(len(axes))]
+                steps.setdefault(kind, []).append((number, states[after], part))
     share = [1.0 / prod(_cut(cut, axes) for cut in state[:-1]) for state in states]
     return _Graph(
         states=tuple(states),
         codes=codes,
-        steps={key: _columns(pairs) for key, pairs in steps.items()},
+        steps={kind: _columns(found) for kind, found in steps.items()},
         share=np.array(share),
     )
 
 
-def _columns(pairs: list[tuple[int, int]]) -> tuple[IntArray, IntArray]:
-    table = np.array(pairs, dtype=np.int64)
-    return table[:, 0], table[:, 1]
+def _columns(found: list[tuple[int, int, list[bool]]]) -> tuple[IntArray, IntArray, BoolArray]:
+    source, target, axes = zip(*found, strict=True)
+    return np.array(source), np.array(target), np.array(axes)
 
 
 def _cut(cut: tuple[int, ...], axes: tuple[int, ...]) -> int:

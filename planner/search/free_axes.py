@@ -151,12 +151,7 @@ class Strategies:
 
     def parts(self, mesh: FreeMesh) -> dict[DimName, Array]:
         """Into how many parts every strategy cuts each dim. Shapes: (n,)."""
-        sizes = np.array(mesh.sizes, dtype=np.float64)
-        return {
-            dim: np.where(self.splits((dim,)), sizes, 1.0).prod(axis=1)
-            for dim in self.dims
-            if dim is not None
-        }
+        return {dim: mesh.ranks(self.splits((dim,))) for dim in self.dims if dim is not None}
 
 
 def strategies(s: Space, op: Operator, pin: Split | None = None) -> Strategies:
@@ -336,5 +331,4 @@ def weight_share(s: Space, each: Strategies, weight: Tensor) -> tuple[BoolArray,
     own = [dim for dim in each.dims if dim is not None and dim in weight.dims]
     lacks = [dim for dim in each.dims if dim is not None and dim not in weight.dims]
     cut = each.splits(own)
-    sizes = np.array(s.mesh.sizes, dtype=np.float64)
-    return cut, each.splits(lacks), 1.0 / np.where(cut, sizes, 1.0).prod(axis=1)
+    return cut, each.splits(lacks), 1.0 / s.mesh.ranks(cut)

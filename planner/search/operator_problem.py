@@ -171,9 +171,8 @@ def weight_moves(
     inside = np.broadcast_to(np.isin(np.arange(partial.shape[1]), group), partial.shape)
     whole = elements * s.task.recipe.weight_bytes
     grads = elements * state_bytes(s.task).gradients
-    ranks = np.array(s.mesh.sizes, dtype=np.float64)
     scattered = partial & inside
-    less = grads / np.where(scattered, ranks, 1.0).prod(axis=1)
+    less = grads / s.mesh.ranks(scattered)
     wanted: list[tuple[Kind, BoolArray, Array]] = [
         ("reduce-scatter", scattered, grads),
         ("all-reduce", partial & ~inside, less),
@@ -186,9 +185,7 @@ def weight_moves(
 
 def _joint(s: Space, kind: Kind, axes: BoolArray, size: Array) -> Array:
     """Seconds of one collective over several axes at once, row by row; 0 where there are none."""
-    spread = np.ones((len(s.mesh.cluster.levels), len(size)), dtype=np.int64)
-    for axis in range(axes.shape[1]):
-        spread *= np.where(axes[:, axis], s.mesh.members(axis)[:, None], 1)
+    spread = s.mesh.joint(axes)
     return np.where(axes.any(axis=1), collective(kind, size, spread, s.mesh.cluster), 0.0)
 
 

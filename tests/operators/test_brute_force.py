@@ -112,7 +112,7 @@ def weights(s, op, split):
     def seconds(kind, axes, size):
         if not axes:
             return 0.0
-        spread = s.mesh.joint(tuple(s.mesh.names.index(a) for a in axes))
+        spread = s.mesh.members[:, [s.mesh.names.index(a) for a in axes]].prod(axis=1)
         return float(collective(kind, size, spread, s.mesh.cluster))
 
     for name in op.weights:
