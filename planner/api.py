@@ -9,7 +9,7 @@ True
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 
@@ -19,7 +19,7 @@ from planner.candidates import Candidates, concatenate, single
 from planner.cost.prices import prices
 from planner.errors import Fault, PlannerError, listed
 from planner.frontends.catalog import entries
-from planner.frontends.cluster_file import read_cluster
+from planner.frontends.cluster_file import read_chip, read_cluster
 from planner.hardware.cluster import Cluster
 from planner.known import Shown as Shown
 from planner.known import list_names as list_names
@@ -185,13 +185,11 @@ def _nothing_left(known: Understood) -> tuple[Fault, ...]:
     return (Fault("N03", f"no layout of {chips} has {pins}.", ("Drop a pin, or widen it.",)),)
 
 
-def _larger(task: Task) -> list[Cluster]:
+def _larger(task: Task) -> Iterator[Cluster]:
     """As many chips of the same vendor with more memory that have the precision, least memory first."""
     chip, precision = task.cluster.chip, task.recipe.precision
-    found = []
-    for entry in entries("chip"):
-        other = read_cluster(f"{entry.name}:{task.cluster.num_chips}")
-        more = other.chip.memory_bytes > chip.memory_bytes and precision in other.chip.peak
-        if other.chip.vendor == chip.vendor and more:
-            found.append(other)
-    return sorted(found, key=lambda c: (c.chip.memory_bytes, c.chip.name))
+    others = [read_chip(entry.name) for entry in entries("chip")]
+    for other in sorted(others, key=lambda c: (c.memory_bytes, c.name)):
+        more = other.memory_bytes > chip.memory_bytes and precision in other.peak
+        if other.vendor == chip.vendor and more:
+            yield read_cluster(f"{other.name}:{task.cluster.num_chips}")

@@ -299,7 +299,12 @@ def test_every_model_of_the_catalogue_plans_or_explains(index):
     chosen = everything if MORE > 1 else [(index % len(NAMES), index // 2 % len(CLUSTERS))]
     for trainer, cluster in chosen:
         question = Question(
-            model=MODELS[index], cluster=CLUSTERS[cluster], trainer=NAMES[trainer], top=2
+            model=MODELS[index],
+            cluster=CLUSTERS[cluster],
+            trainer=NAMES[trainer],
+            seq_len=2048,
+            global_batch=192,
+            top=2,
         )
         found = plan(question)
         if isinstance(found, Plan):
@@ -326,9 +331,8 @@ def test_a_plan_survives_its_file(tmp_path, model, cluster, trainer, layout):
 
 
 REPEATED = (
-    Question(model="qwen3-30b-a3b", cluster="h100-sxm:32", global_batch=128),
-    Question(model="llama-3-8b", cluster="h100-sxm:12", trainer="torchtitan", global_batch=60),
-    Question(model="llama-3-70b", cluster="h100-sxm:4", global_batch=16),
+    Question(model="qwen3-30b-a3b", cluster="h100-sxm:12", global_batch=60),
+    Question(model="llama-3-70b", cluster="h100-sxm:4", trainer="torchtitan", global_batch=16),
 )
 PROGRAM = """
 import tests.test_api as t, sys
@@ -340,7 +344,7 @@ for question in t.REPEATED:
 def test_the_same_question_gives_the_same_bytes_in_any_process():
     here = "".join(write_plan(plan(question)) for question in REPEATED)
     assert here == "".join(write_plan(plan(question)) for question in REPEATED)
-    for seed in ("1", "4242"):
+    for seed in ("1", "4242") if MORE > 1 else ("4242",):
         run = subprocess.run(
             [sys.executable, "-c", PROGRAM],
             cwd=ROOT,
@@ -372,10 +376,11 @@ def answered(question: Question) -> Plan | NoPlan | None:
 @pytest.mark.parametrize("trainer", NAMES)
 @pytest.mark.parametrize("chips", [1, 3, 5, 6, 7, 12, 61, 100])
 def test_odd_numbers_of_chips(chips, trainer):
-    question = Question(model="llama-3.2-1b", cluster=f"h100-sxm:{chips}", trainer=trainer, top=1)
-    answered(question)
-    answered(replace(question, global_batch=97))
-    answered(replace(question, global_batch=1))
+    question = Question(
+        model="llama-3.2-1b", cluster=f"h100-sxm:{chips}", trainer=trainer, seq_len=2048, top=1
+    )
+    found = [answered(replace(question, global_batch=batch)) for batch in (97, 1, 60 * chips)]
+    assert isinstance(found[-1], Plan) or trainer == "mindspore"  # whole servers only
 
 
 ODD = [
@@ -474,6 +479,6 @@ PINS = ["tp=2", "pp=2", "cp=2", "dp=1", "dp>=2", "ep=4", "recompute=full", "zero
         top=st.integers(1, 4),
     )
 )
-@examples(40)
+@examples(24)
 def test_any_question_has_an_answer(question):
     answered(question)

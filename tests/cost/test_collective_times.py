@@ -15,7 +15,7 @@ from planner.hardware.mesh import members
 from tests.cost.blocks import cluster_of, level_of
 from tests.search.problems import clusters, examples, log_floats
 
-many = examples(300)
+many = examples(150)
 KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all")
 kinds = st.sampled_from(KINDS)
 

@@ -18,7 +18,7 @@ from planner.trainers.rules import allowed
 from tests.cost.blocks import gpt, task_of
 from tests.search.problems import Drawn, examples, space_of, tasks
 
-some = examples(60)
+some = examples(30)
 SLACK = 1 + 1e-12
 
 

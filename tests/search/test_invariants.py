@@ -20,7 +20,7 @@ from planner.search.pins import Pins, parse_pins
 from planner.trainers.trainer import Task
 from tests.search.problems import examples, pins, space_of, tasks
 
-some = examples(60)
+some = examples(30)
 SLACK = 1 + 1e-8
 HIDING = 1 + 2e-3
 """Gradients hide behind the backward pass of their own stage. Where that gets faster but is not what the step waits

@@ -18,7 +18,7 @@ from tests.search.problems import as_tuples, examples, space_of, tasks
 
 
 @given(tasks())
-@examples(60)
+@examples(30)
 def test_the_closest_miss_needs_least_memory_of_all(task):
     rows = space_of(task)
     found = closest_miss(task, build_space(task, Pins()))
