@@ -136,6 +136,8 @@ def _bounds(left: Tables, tree: list[int]) -> tuple[list[Array], list[int]]:
             best[above[0]] += sent[v]
     whole, choice = list(best), [0] * count
     rest = sum(float(best[v].min()) for v in outwards if parent[v] is None)
+    if not np.isfinite(rest):
+        return [np.full_like(cost, np.inf) for cost in own], choice
     for v in outwards:
         above = parent[v]
         if above is None:
