@@ -98,11 +98,17 @@ def setting(task: Task, rows: Candidates) -> Setting:
 
 
 def axis_members(task: Task, rows: Candidates) -> dict[AxisName, IntArray]:
-    """Where every axis lies on the levels, by the row's axis order.
+    """Where every axis lies on the levels, by the row's axis order; ``(levels, n)`` each."""
+    groups = task.cluster.groups
+    strides = axis_strides(task, rows)
+    return {axis: members(rows.degree(axis), stride, groups) for axis, stride in strides.items()}
+
+
+def axis_strides(task: Task, rows: Candidates) -> dict[AxisName, IntArray]:
+    """Chips from one rank of every axis to the next; ``(n,)`` each.
 
     The expert axes follow the same order with etp in the place of tp, ep in that of cp and edp in that of dp.
     """
-    groups = task.cluster.groups
     found: dict[AxisName, IntArray] = {}
     stand_in = {"tp": "etp", "cp": "ep", "dp": "edp", "pp": "pp"}
     for view in ({axis: axis for axis in stand_in}, stand_in):
@@ -114,6 +120,5 @@ def axis_members(task: Task, rows: Candidates) -> dict[AxisName, IntArray]:
             for axis in (view[name] for name in order):
                 strides[axis] = np.where(rows.order == index, stride, strides[axis])
                 stride = stride * rows.degree(axis)
-        for axis, stride in strides.items():
-            found.setdefault(axis, members(rows.degree(axis), stride, groups))
+        found = strides | found
     return found

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
 
 from planner.candidates import Candidates
 from planner.cost.collectives import collective
+from planner.cost.setting import axis_strides
 from planner.graph.placement import AxisName, Kind
 from planner.hardware.mesh import members
 from planner.recipe import MOMENT_BYTES
@@ -165,11 +166,9 @@ def _members(
     data = rows.dp * rows.cp
     if bool(np.all(rows.shard_group == data)):
         return (whole, found["edp"]), (np.ones_like(whole), np.ones_like(whole))
-    groups = task.cluster.groups
-    inner = members(rows.shard_group, rows.tp, groups)
-    outer = members(data // rows.shard_group, rows.tp * rows.shard_group, groups)
-    expert = shard_ranks_expert(rows)
-    stride = rows.etp * rows.ep
+    groups, strides = task.cluster.groups, axis_strides(task, rows)
+    inner, outer = _parts(rows, strides, groups)
+    expert, stride = shard_ranks_expert(rows), strides["edp"]
     inner_expert = members(expert, stride, groups)
     outer_expert = members(rows.edp // expert, stride * expert, groups)
     same = rows.shard_group == data
@@ -180,3 +179,19 @@ def _members(
             np.where(same, np.ones_like(whole), outer_expert),
         ),
     )
+
+
+def _parts(
+    rows: Candidates, strides: Mapping[AxisName, IntArray], groups: Sequence[int]
+) -> tuple[IntArray, IntArray]:
+    """Members of a shard group and of its copies: cp inside dp, next to one another or with stages between them."""
+    group, cp, dp = rows.shard_group, strides["cp"], strides["dp"]
+    inner = members(group, cp, groups)
+    outer = members(rows.dp * rows.cp // group, cp * group, groups)
+    of_cp = np.gcd(group, rows.cp)
+    of_dp = group // of_cp
+    apart = members(of_cp, cp, groups) * members(of_dp, dp, groups)
+    others = members(rows.cp // of_cp, cp * of_cp, groups)
+    others = others * members(rows.dp // of_dp, dp * of_dp, groups)
+    joined = dp == cp * rows.cp
+    return np.where(joined, inner, apart), np.where(joined, outer, others)

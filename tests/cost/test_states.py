@@ -123,6 +123,23 @@ def test_copies_of_a_shard_group_reduce_only_their_shard():
     assert found.each_forward[0, 0] == pytest.approx(2 * gather)
 
 
+@pytest.mark.parametrize(("order", "inside"), [(0, 4), (1, 1)])
+def test_a_shard_group_crosses_nodes_where_stages_lie_inside_data_parallelism(order, inside):
+    """tp 2, pp 4 on nodes of eight: with stages inside, every data rank stands on a node of its own."""
+    node = (level_of(8, name="node", bandwidth=4e11, latency=1e-6), level_of(name="network"))
+    task = replace(simple("megatron"), cluster=cluster_of(64, *node))
+    row = single(dp=8, tp=2, pp=4, sharding=ZERO_1, shard_group=4, order=order)
+    where = np.array([[inside], [4 // inside]])
+    found = cost(task, row).once[0, 0]
+    seconds = [
+        float(collective(kind, BUCKET, where, task.cluster)[0]) / BUCKET
+        for kind in ("reduce-scatter", "all-gather")
+    ]
+    copies = np.array([[1], [2]])
+    between = float(collective("all-reduce", BUCKET, copies, task.cluster)[0]) / BUCKET
+    assert found == pytest.approx(4 * seconds[0] + 2 * seconds[1] + 4 * between / 4)
+
+
 def test_experts_are_kept_in_step_by_their_replicas_only():
     model = model_of(
         Attention(heads=8, kv_heads=8, head_dim=8), Experts(count=8, top_k=2, width=8), 64
