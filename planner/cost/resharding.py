@@ -127,6 +127,9 @@ class Conversions:
 
     def number(self, layout: Layout) -> int:
         """Number of a layout in names, -1 where impossible."""
+        cut = {place.dim for place in layout.values() if isinstance(place, Shard)}
+        if not cut <= set(self.dims) or not set(layout) <= set(self.mesh.names):
+            return -1
         codes = [_code(layout.get(name, REPLICATE), self.dims) for name in self.mesh.names]
         return int(self.at(np.array([codes], dtype=np.int64))[0])
 

@@ -8,7 +8,7 @@ readers has a second node, a copy that they share: what they want alike is conve
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain, combinations
 
@@ -17,7 +17,7 @@ import numpy as np
 from planner.cost.collectives import collective
 from planner.cost.resharding import Conversions
 from planner.cost.states import state_bytes
-from planner.errors import PlannerError
+from planner.errors import PlannerError, listed, nearest
 from planner.graph.placement import Kind, Layout, Split
 from planner.search.free_axes import (
     Side,
@@ -90,6 +90,13 @@ class Form:
 
 
 def form_of(s: Space, wish: Wish) -> Form:
+    """A block with all its strategies, conversions and weights priced.
+
+    Raises:
+        PlannerError: a pin names nothing of the block (N01) or is impossible (N02).
+    """
+    _named(wish.pins, [op.name for op in s.plain.operators], "operator")
+    _named(wish.lies, list(s.block.tensors), "tensor")
     pinned = [_pinned(s, number, wish) for number in range(len(s.plain.operators))]
     every, shared = tuple(pinned), dict[object, Conversions]()
     read = {use.tensor for op in s.plain.operators for use in op.reads}
@@ -111,6 +118,13 @@ def form_of(s: Space, wish: Wish) -> Form:
     )
     compute = tuple(c.forward + c.backward for c in costs)
     return Form(s, wish, every, compute, tuple(inner), tuple(stands), groups, weights)
+
+
+def _named(pins: Iterable[str], names: list[str], what: str) -> None:
+    for pin in pins:
+        if pin not in names:
+            close = listed(nearest(pin, names))
+            raise PlannerError.of("N01", f"The block has no {what} {pin}.", f"Nearest: {close}.")
 
 
 def _pinned(s: Space, number: int, wish: Wish) -> Strategies:
@@ -226,11 +240,10 @@ def _tensor_cost(form: Form, one: Stand) -> Array:
     gradient = form.space.plain.tensors[one.name].kind in ("activation", "statistic")
     if one.writer is None or not one.readers or not gradient:
         cost[(codes == 1).any(axis=1)] = np.inf
-    wanted = form.wish.lies.get(one.name)
-    if pair := ring(form.space.block) if form.wish.repeated else None:
-        wanted = form.wish.lies.get(pair[0], wanted) if one.name == pair[1] else wanted
-    if wanted is not None:
-        cost[bare(one.layouts) != one.layouts.number(wanted)] = np.inf
+    pair = ring(form.space.block) if form.wish.repeated else None
+    for name in pair if pair is not None and one.name == pair[1] else (one.name,):
+        if (wanted := form.wish.lies.get(name)) is not None:
+            cost[bare(one.layouts) != one.layouts.number(wanted)] = np.inf
     return cost
 
 

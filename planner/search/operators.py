@@ -33,7 +33,7 @@ from planner.search.operator_problem import (
     weight_moves,
 )
 from planner.search.operator_problem import Wish as Wish
-from planner.search.solver import Memory, eliminate
+from planner.search.solver import Memory, TooWideError, eliminate
 from planner.search.solver import build as build_problem
 from planner.search.solver.solve import solve
 from planner.trainers.trainer import Task
@@ -59,7 +59,7 @@ class Choice:
     """The plan of a block."""
 
     splits: Mapping[str, Split]
-    """The strategy of every operator."""
+    """The strategy of every operator; the rows of experts go by the tokens' dims whose cut they inherit."""
     layouts: Mapping[str, Layout]
     """How every tensor stands between its writer and its readers, partial gradients of copies not shown."""
     states: Mapping[str, tuple[AxisName, ...]]
@@ -93,10 +93,9 @@ def solve_block(block: Block, mesh: FreeMesh, task: Task, wish: Wish) -> Choice:
 
 def _free(form: Form) -> Choice:
     p, nodes = numbers(form, keep=False)
-    choice, value = _eliminated(p.costs, p)
-    if not np.isfinite(value):
-        raise _excluded()
-    return _told(form, nodes, choice, value, value, keep=False)
+    choice, bound = _least(p.costs, p, form.wish.time_limit)
+    cost = p.cost(choice)
+    return _told(form, nodes, choice, cost, min(bound, cost), keep=False)
 
 
 def _excluded() -> PlannerError:
@@ -105,12 +104,21 @@ def _excluded() -> PlannerError:
     )
 
 
-def _eliminated(costs: list[Array], p: Numbers) -> tuple[IntArray, float]:
-    """The optimum with these node costs."""
+def _least(costs: list[Array], p: Numbers, time_limit: float) -> tuple[IntArray, float]:
+    """The optimum with these node costs and its value; where it is too wide for elimination, the best and a bound."""
     left = narrow(costs, list(p.tables), list(p.tables.values()))
-    found = eliminate(left.costs, left.edges, left.tables)
-    choice = [kept[k] for kept, k in zip(left.kept, found.choice.tolist(), strict=True)]
-    return np.array(choice, dtype=np.int64), float(found.value)
+    try:
+        found = eliminate(left.costs, left.edges, left.tables)
+        reached, bound = found.choice, float(found.value)
+    except TooWideError:
+        answer = solve(build_problem(left.costs, left.edges, left.tables), seconds=time_limit)
+        if answer.choice is None:
+            raise _excluded() from None
+        reached, bound = answer.choice, answer.bound
+    if not np.isfinite(bound):
+        raise _excluded()
+    choice = [kept[k] for kept, k in zip(left.kept, reached.tolist(), strict=True)]
+    return np.array(choice, dtype=np.int64), bound
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,13 +144,11 @@ def _limited(form: Form) -> Choice:
 
     def priced(price: float) -> _Priced:
         costs = [cost + price * usage for cost, usage in zip(p.costs, usages, strict=True)]
-        choice, value = _eliminated(costs, p)
+        choice, value = _least(costs, p, form.wish.time_limit)
         used = sum(float(u[k]) for u, k in zip(usages, choice, strict=True))
         return _Priced(choice, p.cost(choice), used, value - price * limit, price)
 
     least = priced(0.0)
-    if not np.isfinite(least.cost):
-        raise _excluded()
     if least.usage <= limit:
         return _told(form, nodes, least.choice, least.cost, least.bound, keep=True)
     best, tight = _prices(priced, least, limit)

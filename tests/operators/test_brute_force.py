@@ -274,5 +274,38 @@ def test_pins_are_kept_or_refused():
     for pin in ({"a": "c1", "b": "c1"}, {"a": "heads"}, {"z": "c0"}):
         with pytest.raises(PlannerError, match="op cannot be split"):
             solve_block(block, mesh, task, Wish(sequences=4, pins={"op": pin}))
+    with pytest.raises(PlannerError, match=r"(?s)no operator up.*Nearest: op"):
+        solve_block(block, mesh, task, Wish(sequences=4, pins={"up": {}}))
+    with pytest.raises(PlannerError, match="no tensor t9"):
+        solve_block(block, mesh, task, Wish(sequences=4, lies={"t9": {}}))
+    with pytest.raises(PlannerError, match="exclude each other"):
+        solve_block(block, mesh, task, Wish(sequences=4, lies={"t1": {"a": Shard("heads")}}))
     lies = {"t1": {"a": Shard("c1"), "b": Shard("batch")}}
     assert solve_block(block, mesh, task, Wish(sequences=4, lies=lies)).layouts["t1"] == lies["t1"]
+
+
+def test_pins_that_exclude_each_other_are_refused():
+    block = Block(
+        "copy",
+        {"batch": 1, "c0": 4},
+        {"t0": Tensor("t0", ("batch", "c0")), "t1": Tensor("t1", ("batch", "c0"))},
+        (
+            Operator(
+                name="op",
+                kind="memory",
+                dims=("batch", "c0"),
+                reads=(Use("t0", ("batch", "c0")),),
+                writes=("t1",),
+            ),
+        ),
+        ("t0",),
+        ("t1",),
+    )
+    mesh, task = mesh_and_task({"a": 2})
+    with pytest.raises(PlannerError, match="exclude each other"):
+        solve_block(
+            block,
+            mesh,
+            task,
+            Wish(sequences=4, lies={"t0": {"a": Shard("c0")}, "t1": {"a": Shard("batch")}}),
+        )

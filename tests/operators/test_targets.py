@@ -13,11 +13,12 @@ from planner.cost.resharding import free_mesh
 from planner.frontends.cluster_file import read_cluster
 from planner.frontends.model_file import read_model
 from planner.graph.blocks import build_model
+from planner.search import operators
 from planner.search.free_axes import space
 from planner.search.narrow import narrow
 from planner.search.operator_problem import form_of, numbers
 from planner.search.operators import Wish, solve_block
-from planner.search.solver import eliminate
+from planner.search.solver import TooWideError, eliminate
 from planner.units import GIB
 from tests.cost.blocks import task_of
 from tests.search.problems import examples
@@ -46,7 +47,7 @@ def test_one_block_in_a_second(name, sequences, axes):
         found = solve_block(block, mesh, task, Wish(sequences=sequences))
         taken.append(process_time() - start)
     assert min(taken) < TARGET
-    assert found.bound == found.seconds
+    assert found.bound == pytest.approx(found.seconds, rel=1e-12)
     moved = sum(move.step.seconds for move in found.collectives)
     assert found.compute + moved == pytest.approx(found.seconds, rel=1e-9)
 
@@ -59,6 +60,19 @@ def test_narrowing_keeps_the_optimum_of_real_blocks(name, sequences):
     whole = eliminate(p.costs, list(p.tables), list(p.tables.values()))
     found = solve_block(block, mesh, task, wish)
     assert found.seconds == pytest.approx(float(whole.value), rel=1e-12)
+
+
+def test_what_is_too_wide_for_elimination_is_solved_all_the_same(monkeypatch):
+    block, mesh, task = asked("llama-3-8b", {"a": 8, "b": 8})
+    exact = solve_block(block, mesh, task, Wish(sequences=4))
+
+    def too_wide(*_):
+        raise TooWideError(2, 1)
+
+    monkeypatch.setattr(operators, "eliminate", too_wide)
+    found = solve_block(block, mesh, task, Wish(sequences=4, time_limit=20))
+    assert found.seconds == pytest.approx(exact.seconds, rel=1e-9)
+    assert found.bound == pytest.approx(exact.seconds, rel=1e-5)
 
 
 def test_half_the_memory_is_proved_too():
@@ -81,3 +95,10 @@ def test_narrowing_keeps_the_optimum(problem):
     if np.isfinite(found.value):
         choice = [k[c] for k, c in zip(left.kept, found.choice.tolist(), strict=True)]
         assert problem.cost(np.array(choice)) == pytest.approx(float(found.value))
+
+
+def test_an_axis_of_one_rank_changes_nothing():
+    block, mesh, task = asked("llama-3-8b", {"a": 8, "b": 8})
+    same = free_mesh(mesh.cluster, {"a": 8, "one": 1, "b": 8})
+    two, three = (solve_block(block, m, task, Wish(sequences=16)) for m in (mesh, same))
+    assert three.seconds == pytest.approx(two.seconds, rel=1e-12)
