@@ -1,7 +1,7 @@
 """Accuracy against measured runs: the table with its targets, and where the residuals point.
 
     python -m benchmarks.accuracy                       # table, validation runs, beside the committed one
-    python -m benchmarks.accuracy --write               # commit it as the new baseline
+    python -m benchmarks.accuracy --write               # commit it as the new baseline, and into the README
     python -m benchmarks.accuracy residuals             # trends on the calibration runs, class by class
     python -m benchmarks.accuracy residuals --terms     # and how each parameter would have to move
 
@@ -34,6 +34,8 @@ RUNS = {
     "validation": HERE / "runs" / "validation.jsonl.gz",
 }
 BASELINE = HERE / "accuracy.json"
+README = HERE.parent / "README.md"
+BEGIN, END = "<!-- accuracy: begin -->", "<!-- accuracy: end -->"
 WORSE = 0.002
 """By how much a total may grow before it counts as worse."""
 STEP = 1.1
@@ -144,7 +146,20 @@ def table(write: bool) -> int:
     if write:
         kept = {key: None if value is None else round(value, 4) for key, value in found.items()}
         BASELINE.write_text(json.dumps(kept, ensure_ascii=False, indent=1) + "\n")
+        write_readme(found)
     return 0 if write else int(worse)
+
+
+def write_readme(found: dict[str, float | None]) -> None:
+    """The targets beside what is reached, between the marks of the README."""
+    lines = ["| on the validation runs | target | reached |", "| --- | --: | --: |"]
+    for target in TARGETS:
+        bound = f"{'≥' if target.least else '≤'} {100 * target.limit:.0f} %"
+        name = target.name.replace("  ", "… ", 1) if target.name.startswith(" ") else target.name
+        lines.append(f"| {name} | {bound} | {shown(found[target.name.strip()]).strip()} |")
+    head, rest = README.read_text(encoding="utf-8").split(BEGIN)
+    text = "\n".join(lines)
+    README.write_text(f"{head}{BEGIN}\n{text}\n{END}{rest.split(END)[1]}", encoding="utf-8")
 
 
 def shown(value: float | None) -> str:
