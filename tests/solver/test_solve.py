@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from solver_cases import brute_force, problems
 
 from planner.search.solver.clock import Clock
+from planner.search.solver.compiled import HAVE_NUMBA
 from planner.search.solver.decomposition import Dual
 from planner.search.solver.elimination import solve_exactly
 from planner.search.solver.ilp import solve_ilp, usage
@@ -20,6 +21,7 @@ from planner.search.solver.problem import Memory, build
 from planner.search.solver.solve import solve
 
 STOPPED = Clock(stopped=True)
+needs_numba = pytest.mark.skipif(not HAVE_NUMBA, reason="minutes without numba")
 
 
 def core_best(core):
@@ -146,6 +148,7 @@ def chain(count, width, seed):
     return build(costs, edges, tables, memory)
 
 
+@needs_numba
 def test_the_same_effort_gives_the_same_answer():
     problem = chain(60, 5, 3)
     first, second = solve(problem, effort=1), solve(problem, effort=1)
@@ -154,6 +157,7 @@ def test_the_same_effort_gives_the_same_answer():
     assert np.array_equal(first.choice, second.choice)
 
 
+@needs_numba
 def test_a_time_limit_is_kept_and_leaves_a_bound():
     problem = chain(300, 6, 4)
     got = solve(problem, seconds=3.0)
