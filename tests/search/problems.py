@@ -25,7 +25,7 @@ from planner.trainers.rules import allowed
 from planner.trainers.trainer import Task
 
 MORE = float(os.environ.get("MORE_EXAMPLES", "1"))
-"""Factor on the examples of every random test here: ``MORE_EXAMPLES=20 python -m pytest tests/search``."""
+"""Factor on the examples of random tests of cost and search: ``MORE_EXAMPLES=20 python -m pytest tests/search``."""
 COLUMNS = tuple(Candidates.__dataclass_fields__)
 LAYOUT = ("dp", "tp", "pp", "cp", "ep", "etp", "vpp", "micro_batch", "recompute")
 """Rows that agree on these are one layout of the answer."""
@@ -36,7 +36,9 @@ PRECISIONS = ("bf16", "fp16", "fp8", "fp32")
 
 
 def examples(count: int) -> settings:
-    return settings(max_examples=max(1, round(count * MORE)), deadline=None)
+    """The same examples in every run, unless there are to be more or fewer of them."""
+    number = max(1, round(count * MORE))
+    return settings(max_examples=number, deadline=None, derandomize=MORE == 1)
 
 
 def log_floats(low: float, high: float):
