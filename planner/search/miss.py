@@ -9,8 +9,9 @@ import numpy as np
 
 from planner.candidates import SHARDING, Candidates
 from planner.cost.memory import memory_bound
-from planner.cost.prices import prices
+from planner.cost.prices import Prices, prices
 from planner.cost.step import exact_memory
+from planner.cost.table import block_table
 from planner.hardware.cluster import Cluster
 from planner.plan.schema import Assumption, NoPlan, Remedy, Term
 from planner.search.answer import cluster_facts, model_facts, recipe_facts, removed_facts
@@ -91,19 +92,20 @@ def closest_miss(task: Task, space: Space) -> Breakdown | None:
 
 def least_memory(task: Task, rows: Candidates) -> IntArray:
     """Index of the candidate whose fullest chip needs least memory, best bound first; shape ``(1,)``."""
-    bounds = np.concatenate(
-        [
-            memory_bound(prices(task, rows.take(slice(start, start + SLICE))))
-            for start in range(0, len(rows), SLICE)
-        ]
-    )
+    table, key = block_table(task, rows)
+
+    def priced(index: IntArray | slice) -> Prices:
+        return prices(task, rows.take(index), (table, key[index]))
+
+    slices = (slice(start, start + SLICE) for start in range(0, len(rows), SLICE))
+    bounds = np.concatenate([memory_bound(priced(part)) for part in slices])
     order = np.argsort(bounds, kind="stable")
     least, found = np.inf, order[:1]
     for start in range(0, len(order), CLOSE):
         some = order[start : start + CLOSE]
         if bounds[some[0]] >= least:
             break
-        memory = exact_memory(prices(task, rows.take(some)))
+        memory = exact_memory(priced(some))
         if memory.min() < least:
             least, found = float(memory.min()), some[[int(memory.argmin())]]
     return found

@@ -28,7 +28,7 @@ from tests.search.problems import (
     tasks,
 )
 
-problems = examples(200)
+problems = examples(80)
 SLACK = 1e-12
 
 
@@ -90,7 +90,7 @@ def _check(task, read, top, rows, cost):
 
 
 @given(tasks(), st.integers(0, 2**32))
-@examples(60)
+@examples(25)
 def test_a_row_costs_the_same_alone_as_among_many(task, seed):
     rows = space_of(task)
     if not len(rows):

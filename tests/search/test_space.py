@@ -13,7 +13,7 @@ from planner.search.space import build_space
 from planner.trainers.registry import get_trainer
 from tests.search.problems import as_tuples, enumerated, examples, pins, space_of, tasks
 
-some = examples(150)
+some = examples(70)
 
 
 @given(st.data())
