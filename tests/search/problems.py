@@ -297,6 +297,20 @@ def space_of(task: Task, pins=()) -> Candidates:
     return rows.take(keeps)
 
 
+def opens(texts) -> bool:
+    """Whether pins add rows that are not looked at without them."""
+    names = ("schedule", "shard-group", "etp", "micro-batch")
+    return any(text.startswith(names) for text in texts)
+
+
+def kept_by(task: Task, texts, rows: Candidates) -> np.ndarray:
+    """Which rows of the space without pins these pins keep."""
+    keeps = np.ones(len(rows), dtype=bool)
+    for pin in parse_pins(texts, task.trainer).pins:
+        keeps &= pin.keeps(getattr(rows, pin.column).astype(np.int64))
+    return keeps
+
+
 def nine_digits(value: float) -> float:
     return float(f"{value:.8e}")
 
