@@ -8,35 +8,19 @@ True
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
-from importlib.metadata import PackageNotFoundError, version
-
-import numpy as np
-
-from planner.candidates import Candidates, concatenate, single
-from planner.cost.prices import prices
-from planner.errors import Fault, PlannerError, listed
-from planner.frontends.catalog import entries
-from planner.frontends.cluster_file import read_chip, read_cluster
-from planner.hardware.cluster import Cluster
+from planner.errors import PlannerError as PlannerError
 from planner.known import Shown as Shown
 from planner.known import list_names as list_names
 from planner.known import schema as schema
 from planner.known import show as show
+from planner.plan.read import read_plan as read_plan
 from planner.plan.schema import NoPlan as NoPlan
 from planner.plan.schema import Plan as Plan
+from planner.plan.write import write_plan as write_plan
+from planner.planning import plan as plan
+from planner.planning import price as price
 from planner.question import Question as Question
-from planner.question import Understood, understand
-from planner.search.answer import Header, build_plan, price_plan
 from planner.search.engine import Progress as Progress
-from planner.search.engine import search
-from planner.search.miss import build_miss
-from planner.search.pins import Pins, from_layout
-from planner.search.space import degree_rows
-from planner.trainers.registry import faults
-from planner.trainers.trainer import Task
 
 __all__ = [
     "NoPlan",
@@ -48,148 +32,8 @@ __all__ = [
     "list_names",
     "plan",
     "price",
+    "read_plan",
     "schema",
     "show",
+    "write_plan",
 ]
-
-
-MOST_RANKS = 2**31
-"""Products of degrees beyond this are refused before anything is computed with them."""
-
-
-def plan(question: Question, progress: Callable[[Progress], None] | None = None) -> Plan | NoPlan:
-    """The fastest plan that fits, with its proof; or why there is none.
-
-    Args:
-        question: what is asked.
-        progress: called between batches of the search.
-
-    Raises:
-        PlannerError: wrong input, or pins that no layout can satisfy.
-    """
-    known = understand(question)
-    outcome = search(
-        known.task,
-        known.pins,
-        top=question.top,
-        time_limit=question.time_limit,
-        progress=progress,
-    )
-    if outcome.best is not None:
-        return build_plan(known.task, outcome, _header(known, known.pins))
-    ruled_out: tuple[Fault, ...] = ()
-    if not len(outcome.space.candidates):
-        ruled_out = _fewest_faults(known)
-        if known.pins.pins:
-            raise PlannerError(*(ruled_out or _nothing_left(known)))
-    miss = build_miss(
-        known.task,
-        known.pins,
-        outcome.space,
-        made_by=made_by(),
-        assumptions=known.assumptions,
-        larger=_larger(known.task),
-        stopped=outcome.stopped,
-    )
-    why = " ".join(text for fault in ruled_out for text in (fault.what, *fault.fix))
-    return miss.model_copy(update={"explanation": why}) if why else miss
-
-
-def price(question: Question, layout: Mapping[str, int | str]) -> Plan:
-    """What a stated layout costs; nothing is searched.
-
-    Args:
-        question: what is asked; its pins are ignored.
-        layout: degrees and settings by name, such as ``{"tp": 8, "pp": 4, "recompute": "full"}``. Degrees that are left
-            out are 1, except dp, which takes what is left of the chips.
-
-    Raises:
-        PlannerError: wrong input, or every rule of the trainer that the layout breaks.
-    """
-    known = understand(replace(question, pins=()))
-    pins = from_layout(layout, known.task.trainer)
-    unequal = [pin.text for pin in pins.pins if pin.compare != "="]
-    if unequal:
-        raise PlannerError.of("N02", f"a layout states values: {listed(unequal, 'and')} does not.")
-    task = replace(known.task, copy_kv=pins.copy_kv)
-    row = stated(task, pins)
-    wrong = faults(task, row)
-    if wrong:
-        raise PlannerError(*wrong)
-    return price_plan(task, prices(task, row), _header(known, pins))
-
-
-def _header(known: Understood, pins: Pins) -> Header:
-    return Header(
-        made_by=made_by(),
-        fingerprints=known.fingerprints,
-        pins=pins.texts(),
-        assumptions=known.assumptions,
-        hints=known.hints,
-    )
-
-
-def stated(task: Task, pins: Pins) -> Candidates:
-    """The single layout that pins describe; what they leave open takes the trainer's usual value."""
-    given = {pin.column: pin.value for pin in pins.pins if pin.compare == "="}
-    degrees = {axis: given.get(axis, 1) for axis in ("tp", "pp", "cp")}
-    chips = task.cluster.num_chips
-    degrees["dp"] = given.get("dp", max(1, chips // math.prod(degrees.values())))
-    if (used := math.prod(degrees.values())) > MOST_RANKS:
-        shown = " × ".join(f"{axis} {degree}" for axis, degree in degrees.items() if degree > 1)
-        raise PlannerError.of("D01", f"{shown} = {used:,}, but the cluster has {chips:,} chips.")
-    return _filled(task, given, degrees)
-
-
-def _filled(task: Task, given: Mapping[str, int], degrees: Mapping[str, int]) -> Candidates:
-    """One layout of these degrees, with the pins' values and the trainer's usual ones."""
-    levels = task.trainer.shardings
-    usual = {
-        "sharding": max(level for level in levels if level <= 1 or min(levels) > 1),
-        "sp": int(True in task.trainer.sequence_parallel and degrees["tp"] > 1),
-        "schedule": 2 if given.get("vpp", 1) > 1 else 1,
-    }
-    return single(**(usual | dict(given) | dict(degrees)))
-
-
-def made_by() -> str:
-    """Program and version, as plans carry it."""
-    try:
-        return f"shardwright {version('shardwright')}"
-    except PackageNotFoundError:
-        return "shardwright (from a checkout)"
-
-
-def _fewest_faults(known: Understood) -> tuple[Fault, ...]:
-    """Where rules and pins leave nothing: what is wrong with the layout that breaks fewest rules."""
-    task, pins = known.task, known.pins
-    given = {pin.column: pin.value for pin in pins.pins if pin.compare == "="}
-    rows = degree_rows(task, pins)
-    choices = [_filled(task, given, row) for row in rows] or [stated(task, pins)]
-    table = concatenate(choices)
-    pinned = {pin.column for pin in pins.pins}
-    own = (rule for rule in task.trainer.rules if rule.needs <= pinned)
-    guilty = tuple(
-        rule.fault(task, choices[0]) for rule in own if not rule.keeps(task, table).any()
-    )
-    if guilty:
-        return guilty
-    broken = sum((~rule.keeps(task, table)).astype(int) for rule in task.trainer.rules)
-    return tuple(faults(task, choices[int(np.argmin(broken))]))
-
-
-def _nothing_left(known: Understood) -> tuple[Fault, ...]:
-    """Ranges of pins that no number of these chips lies in."""
-    pins = listed(known.pins.texts(), "and")
-    chips = f"{known.task.cluster.num_chips:,} chips"
-    return (Fault("N03", f"no layout of {chips} has {pins}.", ("Drop a pin, or widen it.",)),)
-
-
-def _larger(task: Task) -> Iterator[Cluster]:
-    """As many chips of the same vendor with more memory that have the precision, least memory first."""
-    chip, precision = task.cluster.chip, task.recipe.precision
-    others = [read_chip(entry.name) for entry in entries("chip")]
-    for other in sorted(others, key=lambda c: (c.memory_bytes, c.name)):
-        more = other.memory_bytes > chip.memory_bytes and precision in other.peak
-        if other.vendor == chip.vendor and more:
-            yield read_cluster(f"{other.name}:{task.cluster.num_chips}")

@@ -18,6 +18,7 @@ from planner.frontends.recipe_file import RecipeFile, read_recipe
 from planner.graph.architecture import Architecture
 from planner.graph.blocks import build_model
 from planner.hardware.cluster import Cluster
+from planner.plan.asked import Asked
 from planner.plan.schema import Assumption, Fingerprints
 from planner.recipe import DEFAULT_BATCH_TOKENS, PRECISIONS, OptimizerName, Recipe
 from planner.search.pins import Pins, parse_pins
@@ -62,6 +63,21 @@ class Question:
     folders: tuple[Path, ...] = ()
     """The user's own models and profiles, searched before the packaged ones."""
 
+    def asked(self, layout: Mapping[str, int | str] | None = None) -> Asked:
+        """The question as a plan keeps it, with the layout if one was stated."""
+        kept = {name: getattr(self, name) for name in Asked.model_fields if name != "layout"}
+        file = None if self.recipe_file is None else str(self.recipe_file)
+        kept |= {"recipe_file": file, "folders": tuple(map(str, self.folders))}
+        return Asked(**kept, layout=None if layout is None else dict(layout))
+
+    @classmethod
+    def again(cls, asked: Asked) -> Question:
+        """The question that a plan answered; its layout, if any, is not part of it."""
+        kept = asked.model_dump(exclude={"layout"})
+        file = asked.recipe_file
+        kept |= {"recipe_file": None if file is None else Path(file)}
+        return cls(**kept | {"folders": tuple(map(Path, asked.folders))})
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Understood:
@@ -71,6 +87,7 @@ class Understood:
     pins: Pins
     assumptions: tuple[Assumption, ...]
     fingerprints: Fingerprints
+    asked: Asked
     hints: tuple[str, ...] = ()
 
 
@@ -108,6 +125,7 @@ def understand(question: Question) -> Understood:
             recipe=_hash(asdict(recipe)),
             trainer=_hash([trainer.name, trainer.release]),
         ),
+        asked=question.asked(),
         hints=learning_rate_hints(recipe.global_batch, file.base_batch),
     )
 

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from planner.plan.asked import Asked
+from planner.plan.derivation import Derivation
+from planner.plan.part import Part
 
 SCHEMA_VERSION: Literal["1"] = "1"
-
-
-class Part(BaseModel):
-    """Base of all parts of a plan: frozen, and strict about unknown keys."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
 
 
 class Fingerprints(Part):
@@ -184,6 +182,10 @@ class BlockPlan(Part):
     layers: str
     """Layers that use it, folded: ``3-60``; or ``embedding``, ``head``, ``mtp``."""
     count: int
+    forward: float
+    """Seconds of one micro-batch forwards, everything exposed included: a stage's is the sum over its layers."""
+    backward: float
+    """The same backwards, recompute included."""
     operators: tuple[OperatorPlan, ...]
     gradient_collectives: tuple[Collective, ...]
     """Once a step (or a micro-batch, for sharded weights): gradients and gathered weights."""
@@ -261,6 +263,8 @@ class Plan(Part):
 
     schema_version: Literal["1"] = SCHEMA_VERSION
     made_by: str
+    asked: Asked
+    """The question, as it was asked."""
     fingerprints: Fingerprints
     model: ModelFacts
     cluster: ClusterFacts
@@ -286,6 +290,8 @@ class Plan(Part):
     memory_limit: float
     fits: bool
     """Whether ``memory_upper`` is within the limit."""
+    derivations: dict[str, Derivation] = Field(default_factory=dict)
+    """How numbers come about, by their ids: ``step.gradients``, ``memory.weights``, ``mfu``."""
     stages: tuple[Stage, ...]
     blocks: tuple[BlockPlan, ...]
     alternatives: tuple[Alternative, ...]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from planner.cost.prices import Prices
+from planner.plan.asked import Asked
 from planner.plan.schema import (
     Alternative,
     Assumption,
@@ -20,6 +21,7 @@ from planner.plan.schema import (
     Term,
 )
 from planner.search.breakdown import Breakdown, breakdown, degrees_of, stages
+from planner.search.derive import derivations
 from planner.search.detail import block_plans
 from planner.search.engine import Outcome
 from planner.search.space import Space
@@ -39,6 +41,8 @@ class Header:
 
     made_by: str
     """Program and version."""
+    asked: Asked
+    """The question."""
     fingerprints: Fingerprints
     pins: tuple[str, ...]
     """As the user wrote them."""
@@ -85,6 +89,7 @@ def _plan(
     hours = degrees.chips_used * b.step / 3600.0
     return Plan(
         made_by=header.made_by,
+        asked=header.asked,
         fingerprints=header.fingerprints,
         model=model_facts(task),
         cluster=cluster_facts(task),
@@ -106,6 +111,7 @@ def _plan(
         memory_stage=b.fullest,
         memory_limit=task.memory_limit,
         fits=memory <= room(task),
+        derivations=derivations(b),
         stages=stages(b),
         blocks=block_plans(b.prices),
         alternatives=alternatives,

@@ -44,6 +44,29 @@ class Breakdown:
     terms: tuple[Term, ...]
     """Parts of the step; their values sum to ``step``."""
     step: float
+    makespan: float
+    """Seconds of all micro-batches through all stages."""
+    unsent: float
+    """The same if sends took no time."""
+
+    @property
+    def busiest(self) -> int:
+        """The stage that works longest."""
+        return int(np.argmax(_work(self.times)))
+
+    @property
+    def busy(self) -> float:
+        """Seconds that it works for one micro-batch."""
+        return float(_work(self.times).max())
+
+    @property
+    def last(self) -> int:
+        """The stage whose gradients and optimizer end last."""
+        return int(np.argmax(self.times.exposed_states[0] + self.times.update[0]))
+
+    def seconds(self, name: str) -> float | None:
+        """A part of the step by its id; None where the step has no such part."""
+        return next((term.value for term in self.terms if term.name == name), None)
 
     @property
     def fullest(self) -> int:
@@ -55,25 +78,32 @@ def breakdown(prices: Prices, row: int) -> Breakdown:
     """Take one row of a table of prices apart."""
     p = prices.take(np.array([row]))
     times = stage_times(p)
-    terms = _step_terms(p, times)
+    makespan = float(makespans(p, times)[0])
+    unsent = float(makespans(replace(p, send=np.zeros_like(p.send)), times)[0])
+    terms = _step_terms(p, times, makespan, unsent)
     return Breakdown(
         prices=p,
         times=times,
         memory=memory_of_stages(p, times.blocks),
         terms=terms,
         step=sum(term.value for term in terms),
+        makespan=makespan,
+        unsent=unsent,
     )
 
 
-def _step_terms(p: Prices, times: StageTimes) -> tuple[Term, ...]:
+def _work(times: StageTimes) -> Array:
+    """Seconds of every stage for one micro-batch."""
+    return np.asarray((times.forward + times.backward).sum(axis=-1)[0])
+
+
+def _step_terms(p: Prices, times: StageTimes, makespan: float, unsent: float) -> tuple[Term, ...]:
     """Parts of the step, as the busiest stage spends it; what it waits is bubble, or sends where they cause it."""
     m = int(p.micro_batches[0])
-    busy = (times.forward + times.backward).sum(axis=-1)[0]
+    busy = _work(times)
     stage = int(np.argmax(busy))
     counts = times.blocks[stage].sum(axis=0)
     key, mode = int(p.key[0]), int(p.rows.recompute[0])
-    makespan = float(makespans(p, times)[0])
-    unsent = float(makespans(replace(p, send=np.zeros_like(p.send)), times)[0])
     table = p.table
     after = times.exposed_states[0] + times.update[0]
     last = int(np.argmax(after))

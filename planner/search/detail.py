@@ -18,7 +18,7 @@ from planner.cost.block import (
     saved_tensor_bytes,
     saved_tensors,
 )
-from planner.cost.prices import Prices
+from planner.cost.prices import Prices, block_seconds
 from planner.cost.setting import Setting, setting
 from planner.cost.strategies import Move, Structure, required, written
 from planner.graph.operator import Block, Operator
@@ -41,11 +41,14 @@ def block_plans(p: Prices) -> tuple[BlockPlan, ...]:
     named.append((model.head, "head"))
     counts = [1, *(model.layers.count(i) for i in range(len(model.blocks)))]
     counts += [len(model.mtp)] * bool(model.mtp) + [1]
+    forward, backward = block_seconds(p)
     return tuple(
         BlockPlan(
             name=block.name,
             layers=where,
             count=count,
+            forward=float(forward[0, column]),
+            backward=float(backward[0, column]),
             operators=tuple(_operators(s, block)),
             gradient_collectives=tuple(_state_collectives(p, column)),
         )

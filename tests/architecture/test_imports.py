@@ -29,7 +29,8 @@ ALLOWED: dict[str, set[str]] = {
     "runtime": BOTTOM | {"plan"},
     "question": ASKED | {"search"},
     "known": ASKED,
-    "api": ASKED | {"cost", "search", "question", "known"},
+    "planning": ASKED | {"cost", "search", "question"},
+    "api": ASKED | {"search", "question", "known", "planning"},
     "cli": BOTTOM | {"api", "plan", "report", "export", "calibrate"},
 }
 HEAVY = {"torch", "onnx", "plotly", "pandas", "matplotlib", "ortools"}

@@ -1,0 +1,236 @@
+"""Every number of a plan taken apart: the formula of the cost model with what was put in.
+
+Formulas stand here a second time, in the words that people read; a test evaluates each of them with its inputs and
+compares the result with what the cost model said.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from planner.cost.block import FAMILIES
+from planner.cost.prices import state_seconds
+from planner.plan.derivation import Derivation, Quantity, Unit
+from planner.search.breakdown import Breakdown
+from planner.search.derive_memory import memory_derivations
+
+Derivations: TypeAlias = "dict[str, Derivation]"
+FAMILY_WORDS = {
+    "tp": "Collectives of tensor parallelism on the busiest stage",
+    "cp": "Exchange of keys and values on the busiest stage",
+    "ep": "All-to-alls of experts on the busiest stage",
+}
+
+
+def derivations(b: Breakdown) -> Derivations:
+    """All derivations of one candidate, by the ids of its numbers."""
+    parts = {term.name.removeprefix("step."): _seconds(term.value, term.label) for term in b.terms}
+    step = Derivation(
+        meaning="One step, from the first micro-batch to the updated weights: the sum of its parts.",
+        formula=" + ".join(parts),
+        inputs=parts,
+        value=b.step,
+        unit="s",
+    )
+    return (
+        {"step": step}
+        | _per_micro_batch(b)
+        | _once(b)
+        | _schedule(b)
+        | memory_derivations(b)
+        | _whole(b)
+    )
+
+
+def _per_micro_batch(b: Breakdown) -> Derivations:
+    """Parts of the step that the busiest stage repeats for every micro-batch."""
+    p, table = b.prices, b.prices.table
+    m, key, mode = _count(float(p.micro_batches[0]), "micro-batches"), p.key[0], p.rows.recompute[0]
+    counts = b.times.blocks[b.busiest].sum(axis=0)
+    forward, backward = (float(counts @ part[key]) for part in (table.forward, table.backward))
+    there = {f: float(table.exposed[i, 0, key] @ counts) for i, f in enumerate(FAMILIES)}
+    back = {f: float(table.exposed[i, 1, key] @ counts) for i, f in enumerate(FAMILIES)}
+    again = float(counts @ table.recompute[mode, key])
+    found = _derived(
+        b,
+        "compute",
+        "Operators of the busiest stage, one micro-batch after another.",
+        "micro_batches * (forward + backward)",
+        micro_batches=m,
+        forward=_seconds(forward, "all its layers forwards"),
+        backward=_seconds(backward, "all its layers backwards, recompute not included"),
+    )
+    found |= _derived(
+        b,
+        "recompute",
+        "What the busiest stage computes a second time for the backward pass.",
+        "micro_batches * again",
+        micro_batches=m,
+        again=_seconds(again, "all its layers again, repeated collectives included"),
+    )
+    for family in FAMILIES:
+        found |= _derived(
+            b,
+            family,
+            FAMILY_WORDS[family] + ": what compute does not hide.",
+            "micro_batches * (forward + backward)",
+            micro_batches=m,
+            forward=_seconds(there[family], "exposed forwards"),
+            backward=_seconds(back[family], "exposed backwards"),
+        )
+    gather, scatter = (float(counts @ seconds[0]) for seconds in state_seconds(p))
+    exposed = b.seconds("step.weights") or 0.0
+    return found | _derived(
+        b,
+        "weights",
+        "Gathering sharded weights and scattering their gradients, layer by layer: the exposed share, or what "
+        f"exceeds a layer's own compute, of {gather + scatter:.3g} s in all.",
+        "micro_batches * exposed",
+        micro_batches=m,
+        exposed=_seconds(exposed / m.value, "of all its layers, not hidden behind them"),
+    )
+
+
+def _once(b: Breakdown) -> Derivations:
+    """Parts of the step that occur once."""
+    times, trainer, last = b.times, b.prices.task.trainer, b.last
+    once = float((times.exposed_states + times.hidden_states)[0, last])
+    room = float((times.forward + times.backward)[0, last].sum())
+    traffic = _derived(
+        b,
+        "gradients",
+        "Reducing gradients and gathering updated weights once a step: the trainer's exposed share, or what one "
+        "micro-batch is too short to hide.",
+        "max(exposed_share * traffic, traffic - room)",
+        source=trainer.overlap.source,
+        exposed_share=_count(trainer.overlap.gradients, f"of {trainer.name}"),
+        traffic=_seconds(once, f"all of it, on stage {last}"),
+        room=_seconds(room, "one micro-batch of that stage"),
+    )
+    other = _derived(
+        b,
+        "other",
+        "The optimizer's pass over its states, and what every step takes besides.",
+        "update + overhead",
+        source=trainer.overhead.source,
+        update=_seconds(float(times.update[0, last]), "states read and written once"),
+        overhead=_seconds(trainer.overhead.step, "data, logging, gradient norm, launches"),
+    )
+    return traffic | other
+
+
+def _schedule(b: Breakdown) -> Derivations:
+    """Parts of the step that the pipeline's schedule makes."""
+    overhead = b.prices.task.trainer.overhead
+    whole = _seconds(b.makespan, "all micro-batches through all stages")
+    unsent = _seconds(b.unsent, "the same, sends taking no time")
+    jitter = _derived(
+        b,
+        "jitter",
+        "Stages that wait for one another in turn are slower than their parts.",
+        "jitter * makespan",
+        source=overhead.source,
+        jitter=_count(overhead.jitter, f"of {b.prices.task.trainer.name}"),
+        makespan=whole,
+    )
+    bubble = _derived(
+        b,
+        "bubble",
+        "What the busiest stage waits: the schedule's makespan without sends, less its own work.",
+        "makespan - micro_batches * busy",
+        makespan=unsent,
+        micro_batches=_count(float(b.prices.micro_batches[0]), "micro-batches"),
+        busy=_seconds(b.busy, "the busiest stage for one micro-batch, forwards and backwards"),
+    )
+    sends = _derived(
+        b,
+        "sends",
+        "By how much sends between stages lengthen the schedule.",
+        "makespan - unsent",
+        makespan=whole,
+        unsent=unsent,
+    )
+    return jitter | bubble | sends
+
+
+def _derived(
+    b: Breakdown, part: str, meaning: str, formula: str, source: str = "", **inputs: Quantity
+) -> Derivations:
+    """The derivation of a part of the step, if the step has it."""
+    value = b.seconds(f"step.{part}")
+    if value is None:
+        return {}
+    how = Derivation(
+        meaning=meaning, formula=formula, inputs=inputs, value=value, unit="s", source=source
+    )
+    return {f"step.{part}": how}
+
+
+def _whole(b: Breakdown) -> Derivations:
+    """Throughput, utilisation and price."""
+    task, chips = b.prices.task, float(b.prices.rows.ranks[0])
+    recipe, chip = task.recipe, task.cluster.chip
+    peak, flops = chip.peak_for(recipe.precision), float(task.model.flops())
+    step = _seconds(b.step, "one step")
+    batch = {
+        "global_batch": _count(recipe.global_batch, "sequences in a step"),
+        "seq": _count(recipe.seq, "tokens in a sequence"),
+    }
+    used = _count(chips, "chips used")
+    rate = recipe.tokens / b.step
+    found = {
+        "tokens": Derivation(
+            meaning="Tokens a second, all chips together.",
+            formula="global_batch * seq / step",
+            inputs=batch | {"step": step},
+            value=rate,
+            unit="tokens/s",
+        ),
+        "tokens-per-chip": Derivation(
+            meaning="Tokens a second and chip.",
+            formula="global_batch * seq / (step * chips)",
+            inputs=batch | {"step": step, "chips": used},
+            value=rate / chips,
+            unit="tokens/s",
+        ),
+        "mfu": Derivation(
+            meaning="Model FLOPs of a step (three forward passes, causal attention halved, no recompute) over what the "
+            "chips could do at their data sheet's peak.",
+            formula="3 * forward * global_batch / (step * chips * peak)",
+            inputs={
+                "forward": _quantity(flops, "FLOP", "one sequence forwards"),
+                "global_batch": batch["global_batch"],
+                "step": step,
+                "chips": used,
+                "peak": _quantity(peak, "FLOP/s", f"of one {chip.name} in {recipe.precision}"),
+            },
+            value=3.0 * flops * recipe.global_batch / (b.step * chips * peak),
+        ),
+    }
+    if chip.price is not None:
+        found["price"] = Derivation(
+            meaning="Dollars for a million tokens.",
+            formula="dollars * chips * step / 3600 / (global_batch * seq) * 1e6",
+            inputs={
+                "dollars": _quantity(chip.price, "$", "a chip-hour"),
+                "chips": used,
+                "step": step,
+            }
+            | batch,
+            value=chip.price * chips * b.step / 3600.0 / recipe.tokens * 1e6,
+            unit="$",
+            source=chip.price_source,
+        )
+    return found
+
+
+def _seconds(value: float, meaning: str) -> Quantity:
+    return _quantity(value, "s", meaning)
+
+
+def _count(value: float, meaning: str) -> Quantity:
+    return _quantity(value, "", meaning)
+
+
+def _quantity(value: float, unit: Unit, meaning: str) -> Quantity:
+    return Quantity(value=float(value), unit=unit, meaning=meaning)

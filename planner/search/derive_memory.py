@@ -1,0 +1,126 @@
+"""The memory of the fullest chip taken apart, kind by kind."""
+
+from __future__ import annotations
+
+from planner.cost.memory import TERMS
+from planner.plan.derivation import Derivation, Quantity
+from planner.search.breakdown import Breakdown, memory_terms
+from planner.search.trust import memory_upper
+
+STATES = {
+    "weights": "Weights of the stage's layers, as they are stored and as they stay gathered.",
+    "gradients": "Gradients of the stage's layers.",
+    "optimizer": "Master copy and moments of the stage's layers.",
+}
+SHARDED = "sharded as the plan says"
+
+
+def memory_derivations(b: Breakdown) -> dict[str, Derivation]:
+    """Derivations of ``memory`` and of each of its kinds, for the fullest stage."""
+    terms = {t.name: t for t in memory_terms(b, b.fullest)}
+    made = {f"memory.{kind}": found for kind, found in (_states(b) | _moving(b)).items()}
+    kept = {name: made[name] for name in terms if name in made}
+    parts = {
+        name.removeprefix("memory."): _bytes(term.value, term.label) for name, term in terms.items()
+    }
+    total = float(b.memory.total[0].max())
+    kept["memory"] = Derivation(
+        meaning=f"The fullest chip, on stage {b.fullest}: the median of what runs need.",
+        formula=" + ".join(parts),
+        inputs=parts,
+        value=total,
+        unit="B",
+    )
+    most = memory_upper(b.prices.task, total)
+    kept["memory-upper"] = Derivation(
+        meaning="What nine of ten runs stay under; a plan fits when this does.",
+        formula="memory * spread",
+        inputs={
+            "memory": _bytes(total, "the median"),
+            "spread": _count(most / total, "upper quantile of measured over predicted memory"),
+        },
+        value=most,
+        unit="B",
+    )
+    return kept
+
+
+def _states(b: Breakdown) -> dict[str, Derivation]:
+    """Weights, gradients, optimizer: parameters on the chip times bytes for each."""
+    p, table = b.prices, b.prices.table
+    held = b.times.blocks[b.fullest].sum(axis=0)
+    dense, expert = (float(part[p.key[0]] @ held) for part in (table.dense, table.expert))
+    found = {}
+    for kind, meaning in STATES.items():
+        each = getattr(p.states, kind) + (p.states.gathered if kind == "weights" else 0.0)
+        inputs = {
+            "parameters": _count(dense, "of the stage on this chip, split over tp"),
+            "bytes_each": _bytes(float(each[0, 0]), SHARDED),
+        }
+        formula = "parameters * bytes_each"
+        if expert:
+            formula += " + expert_parameters * expert_bytes_each"
+            inputs["expert_parameters"] = _count(expert, "of experts, split over ep and etp")
+            inputs["expert_bytes_each"] = _bytes(float(each[1, 0]), SHARDED)
+        found[kind] = _derivation(b, kind, meaning, formula, inputs)
+    return found
+
+
+def _moving(b: Breakdown) -> dict[str, Derivation]:
+    """What comes and goes within a step."""
+    flying = float(b.memory.in_flight[0, b.fullest])
+    memory, count = b.prices.task.trainer.memory, float(b.prices.table.logits[b.prices.key[0]])
+    each = memory.logit_bytes + memory.logit_whole_bytes * float(b.prices.rows.tp[0])
+    part = {kind: float(b.memory.parts[0, b.fullest, i]) for i, kind in enumerate(TERMS)}
+    whole = _bytes(part["buffers"], "gathered weights, and what the allocator cannot reuse")
+    made = {
+        "activations": (
+            "What the forward pass keeps for the backward pass.",
+            "in_flight * micro_batch",
+            {
+                "in_flight": _count(flying, "micro-batches whose activations the stage holds"),
+                "micro_batch": _bytes(
+                    part["activations"] / flying if flying else 0.0,
+                    "kept of one micro-batch, the head's shared among all",
+                ),
+            },
+        ),
+        "working": (
+            "What is alive while one layer runs backwards.",
+            "layer",
+            {"layer": _bytes(part["working"], "the largest operator, what recompute brings back")},
+        ),
+        "logits": (
+            "Logits at the loss, in every copy that the trainer keeps.",
+            "logits * bytes_each",
+            {
+                "logits": _count(count, "of one micro-batch on this chip"),
+                "bytes_each": _bytes(each, "all copies; those of the whole vocabulary count tp times"),
+            },
+        ),
+        "buffers": ("Buffers and the allocator's slack.", "slack", {"slack": whole}),
+        "runtime": (
+            "Context of the device, communication buffers.",
+            "runtime",
+            {"runtime": _bytes(memory.runtime_bytes, f"on every chip under {b.prices.task.trainer.name}")},
+        ),
+    }  # fmt: skip
+    return {kind: _derivation(b, kind, *words) for kind, words in made.items()}
+
+
+def _derivation(
+    b: Breakdown, kind: str, meaning: str, formula: str, inputs: dict[str, Quantity]
+) -> Derivation:
+    value = float(b.memory.parts[0, b.fullest, TERMS.index(kind)])
+    source = b.prices.task.trainer.memory.source
+    return Derivation(
+        meaning=meaning, formula=formula, inputs=inputs, value=value, unit="B", source=source
+    )
+
+
+def _bytes(value: float, meaning: str) -> Quantity:
+    return Quantity(value=value, unit="B", meaning=meaning)
+
+
+def _count(value: float, meaning: str) -> Quantity:
+    return Quantity(value=value, meaning=meaning)
