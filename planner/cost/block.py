@@ -75,7 +75,8 @@ class BlockCost:
     saved: Mapping[Recompute, Array]
     """Bytes kept from the forward to the backward pass."""
     working: Mapping[Recompute, Array]
-    """Bytes alive beside them while the block runs backwards."""
+    """Bytes alive beside them while the block's layer runs backwards: what is made again, and the gradients of what the
+    largest operator reads and writes. What happens at the loss is not counted here."""
     dense: Array
     """Weights on the rank that every data rank holds alike (elements)."""
     expert: Array
@@ -117,7 +118,9 @@ def block_cost(s: Setting, block: Block, *, sp: bool) -> BlockCost:
     fused = s.task.recipe.fused_attention
     modes = {mode: trainer.recomputed(mode, fused=fused) for mode in trainer.recompute}
     saved = {mode: saved_bytes(s, form, tags) for mode, tags in modes.items()}
-    peak = _largest(s, (c.size for c in costs))
+    peak = _largest(
+        s, (stream_bytes(s, block, op, cut) for op, cut in _pairs(form) if "vocab" not in op.dims)
+    )
     waits = (
         sum(t.exposed_forward for t in traffic.values()),
         sum(t.exposed_backward for t in traffic.values()),
@@ -307,7 +310,21 @@ def _is_expert(form: Structure, name: str) -> bool:
 
 
 def _operator_bytes(s: Setting, block: Block, op: Operator, split: Split) -> Array:
-    """Bytes that an operator reads and writes on one rank; an exchange moves only the routed rows, twice."""
+    """Bytes that an operator reads and writes on one rank, weights included."""
+    total = stream_bytes(s, block, op, split)
+    if op.kind in ("lookup", "exchange"):
+        return total
+    for tensor in (block.tensors[name] for name in op.weights):
+        cut = _followed(tensor.dims, split)
+        total = total + s.elements(block, tensor.dims, cut) * s.element_bytes(tensor)
+    return total
+
+
+def stream_bytes(s: Setting, block: Block, op: Operator, split: Split) -> Array:
+    """Bytes of the tensors that an operator reads and writes on one rank, and of their gradients.
+
+    An exchange moves only the routed rows, twice.
+    """
     total = np.zeros_like(s.sequences)
     if op.kind == "exchange":
         routed = next(
@@ -317,15 +334,10 @@ def _operator_bytes(s: Setting, block: Block, op: Operator, split: Split) -> Arr
         )
         cut = dict.fromkeys(("edp", "ep", "etp"), "capacity")
         return 2.0 * s.elements(block, routed.dims, cut) * s.element_bytes(routed)
-    for use in op.reads:
-        total = total + s.elements(block, use.dims, _followed(use.dims, split)) * s.element_bytes(
-            block.tensors[use.tensor]
-        )
-    for name in (*op.writes, *(op.weights if op.kind != "lookup" else ())):
-        tensor = block.tensors[name]
-        total = total + s.elements(
-            block, tensor.dims, _followed(tensor.dims, split)
-        ) * s.element_bytes(tensor)
+    uses = [(use.tensor, use.dims) for use in op.reads]
+    for name, dims in (*uses, *((name, block.tensors[name].dims) for name in op.writes)):
+        size = s.elements(block, dims, _followed(dims, split))
+        total = total + size * s.element_bytes(block.tensors[name])
     return total
 
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from planner.cost.orders import in_flight
 from planner.cost.prices import Prices, outer_stages
+from planner.cost.states import WEIGHTS
 from planner.units import Array, BoolArray, IntArray
 
 TERMS = (
@@ -46,10 +47,11 @@ def stage_memory(p: Prices, blocks: IntArray, stage: IntArray, *, last: BoolArra
 def memory_parts(
     p: Prices, blocks: IntArray, stage: IntArray, *, last: BoolArray
 ) -> tuple[Array, ...]:
-    """Memory of some stages of every candidate, by kind as in ``TERMS``.
+    """Memory of some stages of every candidate, by kind as in ``TERMS``, at the worst moment of a step.
 
-    The peak of a step is the larger of two moments: states with the activations in flight and the block that runs
-    backwards, and states with the temporaries of the optimizer. Allocator overhead is a share of what is not state.
+    States are always there. Beside them the activations in flight and either the logits, when the loss runs backwards,
+    or what a layer needs that runs backwards; or, when all of these are gone, the temporaries of the optimizer.
+    Allocator overhead is a share of what is not state.
 
     Args:
         p: the candidates.
@@ -61,34 +63,22 @@ def memory_parts(
 
     Units: bytes.
     """
-    recipe, memory = p.task.recipe, p.task.trainer.memory
-    rows, key = p.rows, p.key
+    memory = p.task.trainer.memory
     wide = (slice(None), None)
     columns = np.ascontiguousarray(np.moveaxis(blocks, -1, 0), dtype=np.float64)
-    dense, expert = _total(columns, p.table.dense[key]), _total(columns, p.table.expert[key])
+    dense, expert = _total(columns, p.table.dense[p.key]), _total(columns, p.table.expert[p.key])
 
     def states(each: Array) -> Array:
         return np.asarray(each[0][wide] * dense + each[1][wide] * expert)
 
-    flying = in_flight_of(p, stage)
-    saved = p.table.saved[rows.recompute, key]
-    ends = 2 if p.task.model.mtp else 1
-    head, body = (
-        _total(columns[-ends:], saved[:, -ends:]),
-        _total(columns[:-ends], saved[:, :-ends]),
-    )
-    at_loss = np.where(rows.schedule[wide] == 0, flying, 1.0)
-    activations = body * flying + head * at_loss
-    working = _most(columns, p.table.working[rows.recompute, key])
-    working = working + memory.wgrad_bytes * _most(columns, p.table.largest[key])
-    split = memory.logit_bytes + memory.logit_whole_bytes * rows.tp[wide]
-    logits = np.where(last, split * p.table.logits[key][wide], 0.0)
     copies = states(p.states.gathered)
-    gathered = _gathered(p, columns) * recipe.weight_bytes
-    optimizer = states(p.states.temporary)
-    moving = activations + working + logits + gathered + copies
-    spare = (memory.fragmentation - 1.0) * moving
-    extra = np.maximum(optimizer - moving, 0.0)
+    moments = _moments(p, columns, in_flight_of(p, stage), last, states(p.states.temporary))
+    alive = np.stack([sum(parts[1:], parts[0]) for parts in moments])
+    worst = alive.argmax(axis=0)
+    activations, working, logits, buffers = (
+        np.choose(worst, kind) for kind in zip(*moments, strict=True)
+    )
+    spare = (memory.fragmentation - 1.0) * (alive.max(axis=0) + copies)
     return (
         states(p.states.weights) + copies,
         states(p.states.gradients),
@@ -96,8 +86,37 @@ def memory_parts(
         activations,
         working,
         logits,
-        gathered + spare + extra,
+        buffers + spare,
         np.full_like(dense, memory.runtime_bytes),
+    )
+
+
+def _moments(
+    p: Prices, columns: Array, flying: Array, last: BoolArray, temporary: Array
+) -> tuple[tuple[Array, ...], ...]:
+    """What is alive beside the states when the loss, a layer and the optimizer run.
+
+    Returns:
+        For each of the three moments: activations, working set, logits, buffers; ``(n, stages)`` each, in bytes.
+    """
+    rows, key, memory = p.rows, p.key, p.task.trainer.memory
+    wide = (slice(None), None)
+    saved = p.table.saved[rows.recompute, key]
+    ends = 2 if p.task.model.mtp else 1
+    head = _total(columns[-ends:], saved[:, -ends:])
+    body = _total(columns[:-ends], saved[:, :-ends])
+    at_loss = np.where(rows.schedule[wide] == 0, flying, 1.0)
+    activations = body * flying + head * at_loss
+    working = _most(columns, p.table.working[rows.recompute, key])
+    working = working + memory.wgrad_bytes * _most(columns, p.table.largest[key])
+    split = memory.logit_bytes + memory.logit_whole_bytes * rows.tp[wide]
+    logits = np.where(last, split * p.table.logits[key][wide], 0.0)
+    layers, tables = (size * p.task.recipe.weight_bytes for size in _gathered(p, columns))
+    none = np.zeros_like(flying)
+    return (
+        (activations, none, logits, tables),
+        (activations, working, none, layers),
+        (none, none, none, temporary),
     )
 
 
@@ -135,16 +154,16 @@ def _most(columns: Array, values: Array) -> Array:
     return most
 
 
-def _gathered(p: Prices, columns: Array) -> Array:
-    """Elements of weights gathered at once under sharded weights.
+def _gathered(p: Prices, columns: Array) -> tuple[Array, Array]:
+    """Elements of weights gathered at once under sharded weights: of layers, and of the larger of embedding and head.
 
-    A few layers, all where a stage has no more, or the larger of embedding and head.
+    A few layers, all where a stage has no more.
     """
-    sharded = (p.rows.sharding == 3)[:, None]
+    sharded = (p.rows.sharding == WEIGHTS)[:, None]
     if not np.any(sharded):
-        return np.zeros(columns.shape[1:])
+        return np.zeros(columns.shape[1:]), np.zeros(columns.shape[1:])
     sizes = (p.table.dense + p.table.expert)[p.key]
     layers = p.task.trainer.memory.gathered_layers * _most(columns[1:-1], sizes[:, 1:-1])
     layers = np.minimum(layers, _total(columns[1:-1], sizes[:, 1:-1]))
     ends = np.maximum(_most(columns[:1], sizes[:, :1]), _most(columns[-1:], sizes[:, -1:]))
-    return np.where(sharded, np.maximum(layers, ends), 0.0)
+    return np.where(sharded, layers, 0.0), np.where(sharded, ends, 0.0)

@@ -14,8 +14,9 @@ from planner.candidates import RECOMPUTE, single
 from planner.cost.memory import TERMS
 from planner.cost.prices import prices
 from planner.cost.step import exact, memory_of_stages, stage_times
+from planner.graph.architecture import Attention, Mlp
 from planner.trainers.rules import allowed
-from tests.cost.blocks import gpt, task_of
+from tests.cost.blocks import gpt, model_of, task_of
 from tests.search.problems import Drawn, examples, space_of, tasks
 
 some = examples(30)
@@ -118,9 +119,9 @@ def test_parts_are_not_negative_and_name_what_they_are(case):
     assert found.parts.shape == (1, int(row.pp[0]), len(TERMS))
     assert (found.parts >= 0).all()
     assert found.total.max() == pytest.approx(exact(priced).memory[0])
-    head = found.parts[0, :, TERMS.index("logits")]
-    assert head[-1] > 0
-    assert (head[:-1] == 0).all()
+    working, logits = (found.parts[0, :, TERMS.index(name)] for name in ("working", "logits"))
+    assert (logits[:-1] == 0).all()
+    assert (working * logits == 0).all()  # logits are gone when a layer runs backwards
 
 
 def test_a_whole_gpt_by_hand():
@@ -144,10 +145,30 @@ def test_a_whole_gpt_by_hand():
     )  # dropout, token ids, last norm's in and out
     body = layers * tokens * h * (34 + 5 * a * s / h)
     assert part["activations"] == pytest.approx(body + ends)
-    assert part["logits"] == task.trainer.memory.logit_bytes * tokens * vocab
+    largest = 2 * 4 * h * tokens * 2  # the activation of the MLP, in and out
+    scores = 2 * 2 * s * a * s * 2  # softmax: scores in and probabilities out, two sequences
+    wgrad = task.trainer.memory.wgrad_bytes * 4 * h * h
+    assert part["working"] == pytest.approx(max(largest, scores) + wgrad)
+    assert part["working"] > task.trainer.memory.logit_bytes * tokens * vocab
+    assert part["logits"] == 0
     assert part["runtime"] == task.trainer.memory.runtime_bytes
-    moving = part["activations"] + part["working"] + part["logits"]
+    moving = part["activations"] + part["working"]
     assert part["buffers"] == pytest.approx((task.trainer.memory.fragmentation - 1) * moving)
+
+
+@pytest.mark.parametrize(("vocab", "worst"), [(512, "working"), (65536, "logits")])
+def test_the_peak_is_at_the_loss_or_in_a_layer(vocab, worst):
+    """The larger of the two moments, not their sum: logits are gone when the last layer runs backwards."""
+    model = model_of(Attention(heads=4, kv_heads=4, head_dim=64), Mlp(width=1024), 64, vocab=vocab)
+    task = task_of(model, chips=1, global_batch=4)
+    priced = prices(task, single(micro_batch=2, sharding=0))
+    found = memory_of_stages(priced, stage_times(priced).blocks)
+    part = dict(zip(TERMS, found.parts[0, 0], strict=True))
+    other = {"working": "logits", "logits": "working"}[worst]
+    assert part[worst] > 0
+    assert part[other] == 0
+    if worst == "logits":
+        assert part["logits"] == task.trainer.memory.logit_bytes * 2 * 64 * vocab
 
 
 @given(layouts())
