@@ -136,7 +136,7 @@ def learning_rate_hints(batch: int, base: int | None) -> tuple[str, ...]:
     Source: Goyal et al. 2017 (linear); Krizhevsky 2014, Malladi et al. 2022 (square root, adaptive optimizers).
 
     >>> learning_rate_hints(2048, 128)[0].split(":")[1].strip()
-    'learning rate × 16 (linear rule, SGD) or × 4 (square-root rule, Adam)'
+    'learning rate × 16.0 (linear rule, SGD) or × 4.00 (square-root rule, Adam)'
     """
     if base is None or base == batch:
         return ()

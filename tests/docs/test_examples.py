@@ -1,0 +1,39 @@
+"""Examples in the documentation and in docstrings do what they say."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import pkgutil
+from pathlib import Path
+
+import pytest
+
+import planner
+
+ROOT = Path(__file__).parents[2]
+FLAGS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
+
+
+def modules_with_examples():
+    """Names of the modules whose source has an example."""
+    for found in pkgutil.walk_packages(planner.__path__, "planner."):
+        path = ROOT.joinpath(*found.name.split("."))
+        source = path / "__init__.py" if found.ispkg else path.with_suffix(".py")
+        if ">>> " in source.read_text(encoding="utf-8"):
+            yield found.name
+
+
+PAGES = sorted(p for p in (ROOT / "docs").rglob("*.md") if ">>> " in p.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_examples_of_a_page(page):
+    found = doctest.testfile(str(page), module_relative=False, optionflags=FLAGS, encoding="utf-8")
+    assert found.attempted and not found.failed
+
+
+@pytest.mark.parametrize("name", sorted(modules_with_examples()))
+def test_examples_of_a_module(name):
+    found = doctest.testmod(importlib.import_module(name), optionflags=FLAGS)
+    assert found.attempted and not found.failed
