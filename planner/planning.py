@@ -19,6 +19,7 @@ from planner.plan.schema import NoPlan, Plan
 from planner.question import Question, Understood, understand
 from planner.search.answer import Header, build_plan, price_plan
 from planner.search.engine import Progress, search
+from planner.search.figures import figures
 from planner.search.miss import build_miss
 from planner.search.pins import Pins, from_layout
 from planner.search.space import degree_rows
@@ -48,7 +49,11 @@ def plan(question: Question, progress: Callable[[Progress], None] | None = None)
         progress=progress,
     )
     if outcome.best is not None:
-        return build_plan(known.task, outcome, _header(known, known.pins))
+        found = build_plan(known.task, outcome, _header(known, known.pins))
+        if not question.figures:
+            return found
+        drawn = figures(known.task, outcome.best, outcome, known.pins)
+        return found.model_copy(update={"figures": drawn})
     ruled_out: tuple[Fault, ...] = ()
     if not len(outcome.space.candidates):
         ruled_out = _fewest_faults(known)
@@ -90,7 +95,11 @@ def price(question: Question, layout: Mapping[str, int | str]) -> Plan:
         raise PlannerError(*wrong)
     header = _header(known, pins)
     asked = header.asked.model_copy(update={"layout": dict(layout)})
-    return price_plan(task, prices(task, row), replace(header, asked=asked))
+    priced = prices(task, row)
+    found = price_plan(task, priced, replace(header, asked=asked))
+    if not question.figures:
+        return found
+    return found.model_copy(update={"figures": figures(task, priced, None, None)})
 
 
 def _header(known: Understood, pins: Pins) -> Header:

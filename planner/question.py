@@ -62,6 +62,8 @@ class Question:
     """Keys of the model's configuration to replace."""
     folders: tuple[Path, ...] = ()
     """The user's own models and profiles, searched before the packaged ones."""
+    figures: bool = False
+    """Also compute what only a report shows; takes longer than the answer."""
 
     def asked(self, layout: Mapping[str, int | str] | None = None) -> Asked:
         """The question as a plan keeps it, with the layout if one was stated."""

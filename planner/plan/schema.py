@@ -12,6 +12,8 @@ from pydantic import Field
 
 from planner.plan.asked import Asked
 from planner.plan.derivation import Derivation
+from planner.plan.figures import Figures
+from planner.plan.part import Part
 from planner.plan.part import Part
 
 SCHEMA_VERSION: Literal["1"] = "1"
@@ -302,6 +304,8 @@ class Plan(Part):
     hints: tuple[str, ...] = ()
     """Rules of thumb for what the plan does not decide, such as the learning rate of another batch."""
     trust: Trust
+    figures: Figures | None = None
+    """What only a report shows; None where none was asked for."""
 
 
 class Remedy(Part):

@@ -1,0 +1,65 @@
+"""What a report draws besides the answer."""
+
+from __future__ import annotations
+
+from planner.cost.prices import Prices
+from planner.cost.setting import axis_members, axis_strides
+from planner.plan.figures import AxisPlace, Figures, Source
+from planner.search.breakdown import breakdown
+from planner.search.engine import Outcome
+from planner.search.landscape import landscape
+from planner.search.pins import Pins
+from planner.search.sensitivity import sensitivities
+from planner.search.timeline import timeline
+from planner.trainers.trainer import Task
+
+
+def figures(task: Task, priced: Prices, outcome: Outcome | None, pins: Pins | None) -> Figures:
+    """Figures of a plan; takes seconds.
+
+    Args:
+        task: the question.
+        priced: the plan's layout in its first row.
+        outcome: of the search that found it; None where the layout was stated.
+        pins: of that search.
+    """
+    b = breakdown(priced, 0)
+    chips = int(b.prices.rows.ranks[0])
+    flops = 3.0 * task.model.flops() * task.recipe.global_batch
+    return Figures(
+        roofline=flops / (chips * task.cluster.chip.peak_for(task.recipe.precision)),
+        timeline=timeline(b),
+        axes=_axes(b.prices),
+        sensitivities=sensitivities(task, b.prices, pins),
+        landscape=None if outcome is None else landscape(task, outcome),
+        sources=_sources(task),
+    )
+
+
+def _axes(p: Prices) -> tuple[AxisPlace, ...]:
+    """The mesh by its order on the chips, then the experts' view of the same chips."""
+    order = p.task.trainer.orders[int(p.rows.order[0])]
+    stand_in = {"tp": "etp", "cp": "ep", "dp": "edp"}
+    experts = [stand_in[axis] for axis in order if axis in stand_in]
+    strides, members = axis_strides(p.task, p.rows), axis_members(p.task, p.rows)
+    depth = p.task.cluster.depth
+    return tuple(
+        AxisPlace(
+            axis=axis,
+            size=int(p.rows.degree(axis)[0]),
+            stride=int(strides[axis][0]),
+            members=tuple(members[axis][:depth, 0].tolist()),
+        )
+        for axis in (*order, *(experts if int(p.rows.ep[0]) > 1 else ()))
+    )
+
+
+def _sources(task: Task) -> tuple[Source, ...]:
+    chip, cluster = task.cluster.chip, task.cluster
+    found = [Source(key=f"{chip.name}: {key}", text=text) for key, text in chip.sources.items()]
+    found += [
+        Source(key=f"{cluster.name}: {key}", text=text) for key, text in cluster.sources.items()
+    ]
+    if chip.measured:
+        found.append(Source(key=f"{chip.name}: measured", text=chip.measured))
+    return tuple(found)

@@ -1,0 +1,76 @@
+"""The space around a plan: step against memory of the layouts that the rules allow, few enough to be drawn."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from planner.candidates import RECOMPUTE, Candidates, concatenate, distinct
+from planner.cost.memory import memory_bound
+from planner.cost.prices import prices
+from planner.cost.step import exact
+from planner.plan.figures import Landscape
+from planner.search.engine import SAME, SLICE, Bounded, Outcome, bound_all
+from planner.trainers.trainer import Task
+from planner.trainers.trust import room
+from planner.units import Array, IntArray
+
+FIELDS = 24
+"""Fields of the picture along each of its sides; of each the layout with the least bound is priced."""
+WIDEST, TALLEST = 3.0, 2.0
+"""Edges of the picture: steps over the best, bytes over the limit."""
+
+
+def landscape(task: Task, outcome: Outcome) -> Landscape | None:
+    """Layouts around the best one, priced exactly; None where nothing was found."""
+    if outcome.best is None:
+        return None
+    candidates = outcome.space.candidates
+    bounded = bound_all(task, candidates)
+    best = float(outcome.step[0])
+    most_step, most_memory = WIDEST * best, TALLEST * task.memory_limit
+    near = np.flatnonzero(bounded.step <= most_step)
+    memory = _least_memory(task, candidates, bounded, near)
+    near, memory = near[memory <= most_memory], memory[memory <= most_memory]
+    chosen = near[_spread(bounded.step[near] / most_step, memory / most_memory)]
+    rows = _once(concatenate([outcome.best.rows, candidates.take(chosen)]))
+    found = exact(prices(task, rows))
+    order = np.lexsort((found.memory, found.step))
+    step, size = found.step[order], found.memory[order]
+    inside = (step <= most_step) & (size <= most_memory)
+    rows, step, size = rows.take(order[inside]), step[inside], size[inside]
+    least = np.minimum.accumulate(size)
+    front = np.flatnonzero(np.diff(least, prepend=np.inf) < 0)
+    names = ("dp", "tp", "pp", "cp", "ep", "vpp", "micro_batch")
+    return Landscape.model_validate(
+        {name: tuple(getattr(rows, name).tolist()) for name in names}
+        | {
+            "step": tuple(step.tolist()),
+            "memory": tuple(np.round(size).tolist()),
+            "recompute": tuple(RECOMPUTE[mode] for mode in rows.recompute),
+            "front": tuple(front.tolist()),
+            "fits": tuple((size <= room(task)).tolist()),
+            "allowed": len(candidates),
+            "near": len(near),
+            "most_step": most_step,
+            "most_memory": most_memory,
+        }
+    )
+
+
+def _least_memory(task: Task, candidates: Candidates, bounded: Bounded, index: IntArray) -> Array:
+    parts = [index[start : start + SLICE] for start in range(0, len(index), SLICE)]
+    bounds = [memory_bound(bounded.priced(task, candidates, part)) for part in parts]
+    return np.concatenate([np.empty(0), *bounds])
+
+
+def _spread(x: Array, y: Array) -> IntArray:
+    """Places of the leftmost point of every field; x and y are shares of the picture's sides."""
+    column, row = ((FIELDS * v).astype(np.int64) for v in (x, y))
+    order = np.lexsort((y, x))
+    first, _ = distinct([column[order], row[order]])
+    return np.asarray(order[first])
+
+
+def _once(rows: Candidates) -> Candidates:
+    first, _ = distinct([getattr(rows, name) for name in SAME])
+    return rows.take(np.sort(first))

@@ -1,0 +1,107 @@
+"""When each operation of a pipeline runs, few enough to be drawn.
+
+A long schedule repeats after its warm-up (:mod:`planner.cost.makespan`), so a shorter one with whole periods cut out of
+its middle shows all of it. What is cut out, where, and how long it takes is said.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from planner.cost.makespan import makespan
+from planner.cost.orders import FORWARD, Schedule, group_size
+from planner.cost.schedule import Program, compile_schedule, start_times
+from planner.plan.figures import Timeline, TimelineRow
+from planner.search.breakdown import Breakdown
+from planner.units import Array
+
+LEGIBLE, MOST = 800, 6000
+"""Operations that can be told apart in one picture, and the most that are drawn; stages beyond that are left out."""
+FEWEST = 5
+"""Micro-batches that are drawn at least."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """Micro-batches left out of the middle of a schedule."""
+
+    micro_batches: int
+    at: float
+    seconds: float
+
+
+def timeline(b: Breakdown) -> Timeline:
+    """The pipeline of one candidate, from its first forward to its last backward."""
+    p, times = b.prices, b.times
+    forward, backward = times.forward, times.backward
+    stages, chunks = forward.shape[-2:]
+    schedule, m = Schedule(int(p.rows.schedule[0])), int(p.micro_batches[0])
+    send = p.send[:, None]
+    whole = float(makespan(schedule, m, forward, backward, send)[0])
+    group = int(group_size(stages, m)) if schedule == Schedule.INTERLEAVED else stages
+    everything = m // group + 1
+    whole_shown = 2 * stages * chunks * m <= LEGIBLE or schedule == Schedule.GPIPE
+    for periods in range(everything if whole_shown else FEWEST // group + 2, everything + 1):
+        short = m - group * max(0, m // group - periods)
+        program = compile_schedule(schedule, stages, short, chunks, group)
+        starts = start_times(program, forward, backward, send)[0]
+        ends = starts + _durations(program, forward[0], backward[0])
+        low, high = _steady(program, starts, ends)
+        if short == m or low < high:
+            break
+    drawn = float(ends.max())
+    cut = _Cut(m - short, (low + high) / 2, whole - drawn) if short < m else _Cut(0, 0.0, 0.0)
+    return Timeline(
+        makespan=whole,
+        drawn=drawn,
+        rows=_rows(program, starts, {"F": forward[0], "B": backward[0]}, drawn, cut),
+        num_stages=stages,
+        num_micro_batches=m,
+        left_out=cut.micro_batches,
+        left_out_at=cut.at,
+        left_out_seconds=cut.seconds,
+    )
+
+
+def _durations(program: Program, forward: Array, backward: Array) -> Array:
+    """Seconds of every operation at its place in the orders; ``(stages, operations)``."""
+    orders = program.orders
+    stage = np.arange(len(forward))[:, None]
+    return np.asarray(np.stack([forward, backward])[orders.kind, stage, orders.chunk])
+
+
+def _steady(program: Program, starts: Array, ends: Array) -> tuple[float, float]:
+    """From when all stages alternate, to when the first stops: seconds, the first not below the second if never."""
+    forward = program.orders.kind == FORWARD
+    first_backward = np.where(forward, np.inf, starts).min(axis=1)
+    last_forward = np.where(forward, ends, 0.0).max(axis=1)
+    return float(first_backward.max()), float(last_forward.min())
+
+
+def _rows(
+    program: Program, starts: Array, seconds: dict[str, Array], drawn: float, cut: _Cut
+) -> tuple[TimelineRow, ...]:
+    """The stages that are drawn; micro-batches behind the cut bear the numbers that they have in the whole schedule."""
+    orders = program.orders
+    stages, operations = starts.shape
+    every = -(-stages // max(4, MOST // operations))
+    shown = sorted({*range(0, stages, every), stages - 1})
+    numbers = orders.microbatch + np.where(starts >= cut.at, cut.micro_batches, 0)
+    letters = list(seconds)
+    digits = 6 - int(np.floor(np.log10(drawn)))
+    return tuple(
+        TimelineRow(
+            stage=stage,
+            kinds="".join(letters[kind] for kind in orders.kind[stage]),
+            chunk=tuple(orders.chunk[stage].tolist()),
+            micro_batch=tuple(numbers[stage].tolist()),
+            start=tuple(np.round(starts[stage], digits).tolist()),
+            seconds={
+                letter: tuple(np.round(chunks[stage], digits).tolist())
+                for letter, chunks in seconds.items()
+            },
+        )
+        for stage in shown
+    )
