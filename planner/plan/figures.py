@@ -5,6 +5,8 @@ Long lists stand in columns, so that a plan with figures stays small.
 
 from __future__ import annotations
 
+from typing import Literal
+
 from planner.plan.part import Part
 
 
@@ -100,6 +102,22 @@ class Sensitivity(Part):
     """The best layout was searched anew; otherwise the plan's own was priced again."""
 
 
+class Traffic(Part):
+    """All collectives of one kind over one axis."""
+
+    axis: str
+    kind: str
+    phase: str
+    calls: int
+    """How many: of one micro-batch through all layers, or of one step for gradients and gathered states."""
+    bytes: float
+    """Of their full buffers as nccl-tests counts them, together."""
+    seconds: float
+    exposed: float
+    """Seconds that nothing hides; of gradients and states this is known for the step only (``step.gradients``)."""
+    each: Literal["micro-batch", "step"]
+
+
 class Source(Part):
     """Where a number comes from."""
 
@@ -115,6 +133,8 @@ class Figures(Part):
     timeline: Timeline
     axes: tuple[AxisPlace, ...]
     """From innermost to outermost; the expert axes after them."""
+    traffic: tuple[Traffic, ...]
+    """Longest first."""
     sensitivities: tuple[Sensitivity, ...]
     """Largest effect first."""
     landscape: Landscape | None

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from planner.candidates import SHARDING
 from planner.cost.prices import Prices
 from planner.cost.setting import axis_members, axis_strides
-from planner.plan.figures import AxisPlace, Figures, Source
+from planner.plan.figures import AxisPlace, Figures, Source, Traffic
 from planner.search.breakdown import breakdown
+from planner.search.detail import block_plans
 from planner.search.engine import Outcome
 from planner.search.landscape import landscape
 from planner.search.pins import Pins
@@ -30,6 +32,7 @@ def figures(task: Task, priced: Prices, outcome: Outcome | None, pins: Pins | No
         roofline=flops / (chips * task.cluster.chip.peak_for(task.recipe.precision)),
         timeline=timeline(b),
         axes=_axes(b.prices),
+        traffic=_traffic(b.prices),
         sensitivities=sensitivities(task, b.prices, pins),
         landscape=None if outcome is None else landscape(task, outcome),
         sources=_sources(task),
@@ -52,6 +55,37 @@ def _axes(p: Prices) -> tuple[AxisPlace, ...]:
         )
         for axis in (*order, *(experts if int(p.rows.ep[0]) > 1 else ()))
     )
+
+
+def _traffic(p: Prices) -> tuple[Traffic, ...]:
+    """The collectives of all layers, those of one kind over one axis together.
+
+    States that are sharded over the data ranks are gathered and reduced with every micro-batch under ZeRO-3, else once
+    a step.
+    """
+    sums: dict[tuple[str, str, str], list[float]] = {}
+    for block in block_plans(p):
+        found = [c for op in block.operators for c in op.collectives]
+        for c in (*found, *block.gradient_collectives):
+            entry = sums.setdefault((c.axis, c.kind, c.phase), [0.0, 0.0, 0.0, 0.0])
+            for place, value in enumerate((1.0, c.bytes, c.seconds, c.exposed)):
+                entry[place] += block.count * value
+    often = SHARDING[int(p.rows.sharding[0])] == "ZeRO-3"
+    traffic = [
+        Traffic.model_validate({
+            "axis": axis,
+            "kind": kind,
+            "phase": phase,
+            "calls": round(calls),
+            "bytes": size,
+            "seconds": seconds,
+            "exposed": exposed,
+            "each": "step" if phase in ("gradient", "weight") and not often else "micro-batch",
+        })
+        for (axis, kind, phase), (calls, size, seconds, exposed) in sums.items()
+        if seconds
+    ]  # fmt: skip
+    return tuple(sorted(traffic, key=lambda t: -t.seconds))
 
 
 def _sources(task: Task) -> tuple[Source, ...]:

@@ -1,0 +1,196 @@
+"""What a report draws, against the schedules, searches and prices that it stands for."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+from planner.api import Plan, Question, plan, price, stated
+from planner.candidates import SCHEDULES
+from planner.cost.orders import Schedule
+from planner.cost.prices import prices
+from planner.cost.schedule import compile_schedule, start_times
+from planner.plan.figures import Figures, Landscape
+from planner.question import understand
+from planner.search.breakdown import breakdown
+from planner.search.engine import search
+from planner.search.landscape import landscape
+from planner.search.pins import from_layout
+from planner.search.timeline import FEWEST, LEGIBLE, timeline
+
+LAYOUTS: dict[str, dict[str, int | str]] = {
+    "1f1b": {"tp": 4, "pp": 8, "mbs": 1},
+    "interleaved": {"tp": 4, "pp": 4, "vpp": 5, "mbs": 1},
+    "gpipe": {"tp": 4, "pp": 4, "mbs": 2, "schedule": "gpipe"},
+    "single": {"tp": 8, "pp": 1, "mbs": 1},
+}
+
+
+def priced(layout: dict[str, int | str], batch: int) -> Any:
+    known = understand(Question(model="llama-3-70b", cluster="h100-sxm:64", global_batch=batch))
+    task = known.task
+    return breakdown(prices(task, stated(task, from_layout(layout, task.trainer))), 0)
+
+
+@pytest.mark.parametrize("batch", [32, 512])
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_every_drawn_operation_runs_when_the_whole_schedule_says(name: str, batch: int) -> None:
+    """Before the cut at once, behind it later by what was cut out, with its own micro-batch's number."""
+    b = priced(LAYOUTS[name], batch)
+    drawn = timeline(b)
+    schedule = Schedule(SCHEDULES.index(name) if name in SCHEDULES else 1)
+    m = int(b.prices.micro_batches[0])
+    stages, chunks = b.times.forward.shape[1:]
+    program = compile_schedule(schedule, stages, m, chunks)
+    starts = start_times(program, b.times.forward, b.times.backward, b.prices.send[:, None])[0]
+    orders = program.orders
+    for row in drawn.rows:
+        i = row.stage
+        keys = zip(
+            orders.kind[i].tolist(),
+            orders.chunk[i].tolist(),
+            orders.microbatch[i].tolist(),
+            strict=True,
+        )
+        truth = dict(zip(keys, starts[i].tolist(), strict=True))
+        assert len(set(zip(row.kinds, row.chunk, row.micro_batch, strict=True))) == len(row.kinds)
+        for kind, chunk, micro, start in zip(
+            row.kinds, row.chunk, row.micro_batch, row.start, strict=True
+        ):
+            later = drawn.left_out_seconds if start >= drawn.left_out_at and drawn.left_out else 0.0
+            expected = truth["FB".index(kind), chunk, micro]
+            assert start + later == pytest.approx(expected, abs=2e-6 * drawn.drawn)
+    operations = sum(len(row.kinds) for row in drawn.rows)
+    assert operations == 2 * stages * chunks * (m - drawn.left_out)
+    assert drawn.makespan == pytest.approx(drawn.drawn + drawn.left_out_seconds)
+    if name != "gpipe" and drawn.left_out == 0:
+        assert operations <= max(LEGIBLE, 2 * stages * chunks * (2 * stages + FEWEST))
+
+
+def test_long_schedules_are_cut() -> None:
+    assert timeline(priced(LAYOUTS["1f1b"], 512)).left_out > 0
+    assert timeline(priced(LAYOUTS["single"], 4096)).left_out > 0
+
+
+@cache
+def found(cluster: str = "h100-sxm:64") -> tuple[Question, Plan, Figures]:
+    question = Question(model="llama-3-8b", cluster=cluster, global_batch=256, figures=True)
+    answer = plan(question)
+    assert isinstance(answer, Plan)
+    assert answer.figures is not None
+    return question, answer, answer.figures
+
+
+def test_a_plan_without_a_report_carries_none() -> None:
+    question, answer, _ = found()
+    assert plan(replace(question, figures=False)) == answer.model_copy(update={"figures": None})
+
+
+def test_the_front_is_what_nothing_beats() -> None:
+    _, answer, figures = found()
+    space = figures.landscape
+    assert isinstance(space, Landscape)
+    points = list(zip(space.step, space.memory, strict=True))
+    assert len(points) > 30
+    assert list(space.step) == sorted(space.step)
+    free = [
+        i
+        for i, (step, size) in enumerate(points)
+        if not any(s <= step and m <= size and (s, m) != (step, size) for s, m in points)
+    ]
+    assert sorted(space.front) == free
+    fitting = [step for step, fits in zip(space.step, space.fits, strict=True) if fits]
+    assert min(fitting) == pytest.approx(answer.step, rel=1e-9)
+    shown = set(space.step)
+    assert all(
+        any(math.isclose(row.step, s, rel_tol=1e-9) for s in shown) for row in answer.alternatives
+    )
+
+
+def test_a_small_space_is_drawn_whole() -> None:
+    question = Question(
+        model="llama-3-8b",
+        cluster="h100-sxm:64",
+        global_batch=256,
+        pins=("tp=8", "pp=1", "cp=1", "sharding=ZeRO-1"),
+    )
+    known = understand(question)
+    outcome = search(known.task, known.pins)
+    space = landscape(known.task, outcome)
+    assert space is not None
+    assert space.near <= space.allowed == len(outcome.space.candidates)
+    assert max(space.step) <= space.most_step
+    assert max(space.memory) <= space.most_memory
+
+
+def test_sensitivities_are_prices_of_other_clusters() -> None:
+    question, answer, figures = found()
+    known = understand(question)
+    by_name = {s.name: s for s in figures.sensitivities}
+    assert {
+        "chip.peak",
+        "chip.bandwidth",
+        "chip.memory",
+        "node.bandwidth",
+        "network.latency",
+    } <= by_name.keys()
+    for s in figures.sensitivities:
+        assert s.low is not None
+        assert s.high is not None
+        better, worse = (s.low, s.high) if s.name.endswith("latency") else (s.high, s.low)
+        assert better <= answer.step * (1 + 1e-9) <= worse * (1 + 2e-9)
+    chip = known.task.cluster.chip
+    slower = replace(chip, peak={name: 0.8 * peak for name, peak in chip.peak.items()})
+    task = replace(known.task, cluster=replace(known.task.cluster, chip=slower))
+    layout = {key: getattr(answer.degrees, key) for key in ("dp", "tp", "pp", "cp", "vpp")}
+    row = stated(
+        task,
+        from_layout(
+            layout | {"mbs": answer.degrees.micro_batch, "recompute": answer.degrees.recompute},
+            task.trainer,
+        ),
+    )
+    assert by_name["chip.peak"].low == pytest.approx(breakdown(prices(task, row), 0).step)
+
+
+def test_a_stated_layout_has_figures_but_no_landscape() -> None:
+    question = Question(model="llama-3-8b", cluster="h100-sxm:64", global_batch=256, figures=True)
+    answer = price(question, {"tp": 2, "pp": 2})
+    assert answer.figures is not None
+    assert answer.figures.landscape is None
+    assert {s.searched for s in answer.figures.sensitivities} == {False}
+    assert answer.figures.roofline == pytest.approx(answer.mfu * answer.step)
+
+
+def test_axes_cover_the_chips_and_traffic_sums_the_blocks() -> None:
+    answer = plan(
+        Question(model="mixtral-8x7b", cluster="h100-sxm:64", global_batch=256, figures=True)
+    )
+    assert isinstance(answer, Plan)
+    assert answer.figures is not None
+    axes = {place.axis: place for place in answer.figures.axes}
+    for place in axes.values():
+        assert math.prod(place.members) == place.size
+    mesh = [axes[axis] for axis in answer.degrees.order]
+    assert [place.stride for place in mesh] == [
+        1,
+        *np.cumprod([p.size for p in mesh[:-1]]).tolist(),
+    ]
+    for axis in {t.axis for t in answer.figures.traffic if t.each == "micro-batch"}:
+        whole = sum(
+            t.bytes for t in answer.figures.traffic if t.axis == axis and t.each == "micro-batch"
+        )
+        blocks = sum(
+            block.count * c.bytes
+            for block in answer.blocks
+            for op in block.operators
+            for c in op.collectives
+            if c.axis == axis and c.seconds
+        )
+        assert whole == pytest.approx(blocks)
+    assert answer.figures.sources
