@@ -14,7 +14,6 @@ from planner.plan.asked import Asked
 from planner.plan.derivation import Derivation
 from planner.plan.figures import Figures
 from planner.plan.part import Part
-from planner.plan.part import Part
 
 SCHEMA_VERSION: Literal["1"] = "1"
 
