@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from planner.api import Plan, Question, plan, price, stated
+from planner.api import Plan, Question, plan, price
 from planner.candidates import SCHEDULES
 from planner.cost.orders import Schedule
 from planner.cost.prices import prices
 from planner.cost.schedule import compile_schedule, start_times
 from planner.plan.figures import Figures, Landscape
+from planner.planning import stated
 from planner.question import understand
 from planner.search.breakdown import breakdown
 from planner.search.engine import search
