@@ -16,7 +16,9 @@ import typer
 from cli import exits
 from cli.calibrate import calibrate
 from cli.console import put
+from cli.diff import diff
 from cli.evaluate import evaluate
+from cli.explain import explain
 from cli.list import list_names
 from cli.plan import plan
 from cli.price import price
@@ -38,7 +40,9 @@ app = typer.Typer(
     add_completion=False,
 )
 app.command("plan")(plan)
+app.command("explain")(explain)
 app.command("price")(price)
+app.command("diff")(diff)
 app.command("evaluate")(evaluate)
 app.command("calibrate")(calibrate)
 app.command("list")(list_names)

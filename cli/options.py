@@ -12,6 +12,8 @@ import typer
 FORMATS = ("table", "json", "yaml", "markdown")
 SHORT_FORMATS = ("table", "json")
 DETAILS = ("memory", "time", "ops", "comm", "rules", "sources", "all")
+WIDEST = 100
+"""Columns of a page, however wide the terminal."""
 OBJECTIVES = ("step-time", "cost-per-token")
 
 Model: TypeAlias = Annotated[
@@ -117,6 +119,9 @@ Out: TypeAlias = Annotated[
         help="Also write a file: .json (the plan) or .csv (the alternatives). Repeatable.",
     ),
 ]  # fmt: skip
+PlanFile: TypeAlias = Annotated[
+    Path, typer.Argument(metavar="PLAN", help="A plan, as `plan --out plan.json` wrote it.")
+]
 Quiet: TypeAlias = Annotated[bool, typer.Option("--quiet", help="No progress, notes or warnings.")]
 Verbose: TypeAlias = Annotated[bool, typer.Option("--verbose", help="More talk; whole tracebacks.")]
 NoColor: TypeAlias = Annotated[bool, typer.Option("--no-color", help="Plain text.")]

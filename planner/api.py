@@ -13,6 +13,7 @@ from planner.known import Shown as Shown
 from planner.known import list_names as list_names
 from planner.known import schema as schema
 from planner.known import show as show
+from planner.plan.diff import diff as diff
 from planner.plan.read import read_plan as read_plan
 from planner.plan.schema import NoPlan as NoPlan
 from planner.plan.schema import Plan as Plan
@@ -21,6 +22,7 @@ from planner.planning import plan as plan
 from planner.planning import price as price
 from planner.question import Question as Question
 from planner.search.engine import Progress as Progress
+from planner.studies.explain import explain as explain
 
 __all__ = [
     "NoPlan",
@@ -29,6 +31,8 @@ __all__ = [
     "Progress",
     "Question",
     "Shown",
+    "diff",
+    "explain",
     "list_names",
     "plan",
     "price",

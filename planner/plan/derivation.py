@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal, TypeAlias
 
 from planner.plan.part import Part
@@ -13,6 +14,7 @@ Unit: TypeAlias = Literal["s", "B", "FLOP/s", "FLOP", "tokens/s", "$", ""]
 class Quantity(Part):
     """One number that a formula takes."""
 
+    name: str = ""
     value: float
     unit: Unit = ""
     meaning: str
@@ -27,8 +29,13 @@ class Derivation(Part):
     meaning: str
     """What the number is, in one sentence."""
     formula: str
-    inputs: dict[str, Quantity]
+    inputs: tuple[Quantity, ...]
     value: float
     unit: Unit = ""
     source: str = ""
     """Where the formula or its constants come from."""
+
+
+def named(inputs: Mapping[str, Quantity]) -> tuple[Quantity, ...]:
+    """Quantities with the names under which a formula takes them."""
+    return tuple(quantity.model_copy(update={"name": name}) for name, quantity in inputs.items())

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 
+from planner.plan.removed import everything_removed
 from planner.plan.schema import BlockPlan, Collective, OperatorPlan, Plan, Stage
 from planner.report.numbers import gib, gib_parts, percent, seconds_parts
-from planner.report.removed import everything_removed, removed_by_rule
+from planner.report.removed import removed_by_rule
 from planner.report.tables import BLANK, Column, Line, Span, flow, styled, table
 from planner.units import GB, TERA, show_bytes, show_count, show_seconds, three_digits
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from planner.plan.removed import everything_removed
 from planner.plan.schema import NoPlan, Plan
 from planner.report.degrees import alternative_columns, equal_legend
 from planner.report.no_plan import render_no_plan
 from planner.report.numbers import gib, gib_parts, percents, seconds_parts
-from planner.report.removed import everything_removed, removed_by_family
+from planner.report.removed import removed_by_family
 from planner.report.tables import BLANK, Column, plain
 from planner.report.text import searched, verdict
 from planner.units import show_seconds

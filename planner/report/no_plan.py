@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from planner.plan.removed import everything_removed
 from planner.plan.schema import NoPlan, Remedy
 from planner.report.degrees import product
 from planner.report.numbers import gib, gib_parts
-from planner.report.removed import everything_removed, removed_by_family, removed_by_rule
+from planner.report.removed import removed_by_family, removed_by_rule
 from planner.report.tables import (
     BLANK,
     Column,

@@ -5,20 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from planner.plan.schema import NoPlan, Plan, Removed
+from planner.plan.schema import Removed
 from planner.report.tables import Line, flow, styled
-
-
-def everything_removed(answer: Plan | NoPlan) -> tuple[Removed, ...]:
-    """What the rules removed, and memory: layouts that the rules allow and whose least memory is over the limit."""
-    if isinstance(answer, Plan):
-        over = answer.proof.allowed - answer.proof.fitting
-    else:
-        stopped = answer.memory <= answer.memory_limit
-        over = 0 if stopped else answer.searched - sum(rule.count for rule in answer.removed)
-    sentence = "The fullest chip stays under the memory limit."
-    memory = Removed(rule="memory", family="memory", sentence=sentence, count=over)
-    return (*answer.removed, memory) if over > 0 else answer.removed
 
 
 def removed_by_family(removed: Sequence[Removed], width: int, more: str = "") -> list[Line]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import TypeAlias
 
+from planner.plan.removed import everything_removed
 from planner.plan.schema import NoPlan, Plan, Term
 from planner.report.degrees import alternative_columns, described, equal_legend
 from planner.report.detail import details
@@ -22,7 +23,7 @@ from planner.report.numbers import (
     percents,
     seconds_parts,
 )
-from planner.report.removed import everything_removed, removed_by_family
+from planner.report.removed import removed_by_family
 from planner.report.tables import (
     BLANK,
     INDENT,

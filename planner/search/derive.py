@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from planner.cost.block import FAMILIES
 from planner.cost.prices import state_seconds
-from planner.plan.derivation import Derivation, Quantity, Unit
+from planner.plan.derivation import Derivation, Quantity, Unit, named
 from planner.search.breakdown import Breakdown
 from planner.search.derive_memory import memory_derivations
 
@@ -28,7 +28,7 @@ def derivations(b: Breakdown) -> Derivations:
     step = Derivation(
         meaning="One step, from the first micro-batch to the updated weights: the sum of its parts.",
         formula=" + ".join(parts),
-        inputs=parts,
+        inputs=named(parts),
         value=b.step,
         unit="s",
     )
@@ -161,7 +161,7 @@ def _derived(
     if value is None:
         return {}
     how = Derivation(
-        meaning=meaning, formula=formula, inputs=inputs, value=value, unit="s", source=source
+        meaning=meaning, formula=formula, inputs=named(inputs), value=value, unit="s", source=source
     )
     return {f"step.{part}": how}
 
@@ -172,51 +172,48 @@ def _whole(b: Breakdown) -> Derivations:
     recipe, chip = task.recipe, task.cluster.chip
     peak, flops = chip.peak_for(recipe.precision), float(task.model.flops())
     step = _seconds(b.step, "one step")
-    batch = {
-        "global_batch": _count(recipe.global_batch, "sequences in a step"),
-        "seq": _count(recipe.seq, "tokens in a sequence"),
-    }
     used = _count(chips, "chips used")
+    batch = _count(recipe.global_batch, "sequences in a step")
+    seq = _count(recipe.seq, "tokens in a sequence")
     rate = recipe.tokens / b.step
+    utilised = (
+        "Model FLOPs of a step (three forward passes, causal attention halved, no recompute) over what the chips could "
+        "do at their data sheet's peak."
+    )
     found = {
         "tokens": Derivation(
             meaning="Tokens a second, all chips together.",
             formula="global_batch * seq / step",
-            inputs=batch | {"step": step},
+            inputs=named({"global_batch": batch, "seq": seq, "step": step}),
             value=rate,
             unit="tokens/s",
         ),
         "tokens-per-chip": Derivation(
             meaning="Tokens a second and chip.",
             formula="global_batch * seq / (step * chips)",
-            inputs=batch | {"step": step, "chips": used},
+            inputs=named({"global_batch": batch, "seq": seq, "step": step, "chips": used}),
             value=rate / chips,
             unit="tokens/s",
         ),
-        "mfu": Derivation(
-            meaning="Model FLOPs of a step (three forward passes, causal attention halved, no recompute) over what the "
-            "chips could do at their data sheet's peak.",
-            formula="3 * forward * global_batch / (step * chips * peak)",
-            inputs={
-                "forward": _quantity(flops, "FLOP", "one sequence forwards"),
-                "global_batch": batch["global_batch"],
-                "step": step,
-                "chips": used,
-                "peak": _quantity(peak, "FLOP/s", f"of one {chip.name} in {recipe.precision}"),
-            },
-            value=3.0 * flops * recipe.global_batch / (b.step * chips * peak),
-        ),
     }
+    forward = _quantity(flops, "FLOP", "one sequence forwards")
+    limit = _quantity(peak, "FLOP/s", f"of one {chip.name} in {recipe.precision}")
+    found["mfu"] = Derivation(
+        meaning=utilised,
+        formula="3 * forward * global_batch / (step * chips * peak)",
+        inputs=named(
+            {"forward": forward, "global_batch": batch, "step": step, "chips": used, "peak": limit}
+        ),
+        value=3.0 * flops * recipe.global_batch / (b.step * chips * peak),
+    )
     if chip.price is not None:
+        hour = _quantity(chip.price, "$", "a chip-hour")
         found["price"] = Derivation(
             meaning="Dollars for a million tokens.",
             formula="dollars * chips * step / 3600 / (global_batch * seq) * 1e6",
-            inputs={
-                "dollars": _quantity(chip.price, "$", "a chip-hour"),
-                "chips": used,
-                "step": step,
-            }
-            | batch,
+            inputs=named(
+                {"dollars": hour, "chips": used, "step": step, "global_batch": batch, "seq": seq}
+            ),
             value=chip.price * chips * b.step / 3600.0 / recipe.tokens * 1e6,
             unit="$",
             source=chip.price_source,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from planner.cost.memory import TERMS
-from planner.plan.derivation import Derivation, Quantity
+from planner.plan.derivation import Derivation, Quantity, named
 from planner.search.breakdown import Breakdown, memory_terms
 from planner.search.trust import memory_upper
 
@@ -27,7 +27,7 @@ def memory_derivations(b: Breakdown) -> dict[str, Derivation]:
     kept["memory"] = Derivation(
         meaning=f"The fullest chip, on stage {b.fullest}: the median of what runs need.",
         formula=" + ".join(parts),
-        inputs=parts,
+        inputs=named(parts),
         value=total,
         unit="B",
     )
@@ -35,10 +35,12 @@ def memory_derivations(b: Breakdown) -> dict[str, Derivation]:
     kept["memory-upper"] = Derivation(
         meaning="What nine of ten runs stay under; a plan fits when this does.",
         formula="memory * spread",
-        inputs={
-            "memory": _bytes(total, "the median"),
-            "spread": _count(most / total, "upper quantile of measured over predicted memory"),
-        },
+        inputs=named(
+            {
+                "memory": _bytes(total, "the median"),
+                "spread": _count(most / total, "upper quantile of measured over predicted memory"),
+            }
+        ),
         value=most,
         unit="B",
     )
@@ -114,7 +116,7 @@ def _derivation(
     value = float(b.memory.parts[0, b.fullest, TERMS.index(kind)])
     source = b.prices.task.trainer.memory.source
     return Derivation(
-        meaning=meaning, formula=formula, inputs=inputs, value=value, unit="B", source=source
+        meaning=meaning, formula=formula, inputs=named(inputs), value=value, unit="B", source=source
     )
 
 

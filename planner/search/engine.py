@@ -82,6 +82,7 @@ def search(
     top: int = 5,
     time_limit: float = 60.0,
     progress: Callable[[Progress], None] | None = None,
+    space: Space | None = None,
 ) -> Outcome:
     """The fastest candidates that fit.
 
@@ -91,13 +92,14 @@ def search(
         top: how many distinct layouts to return, at least one; all of them proven to be the best.
         time_limit: seconds after which the best so far is returned with its gap; at least one batch is priced.
         progress: called between batches.
+        space: what to search, where that is not all that the task and the pins allow.
 
     Returns:
         The outcome; its ``bound`` is proven also where the search was stopped.
     """
     deadline = time.monotonic() + time_limit
     task = replace(task, copy_kv=task.copy_kv or pins.copy_kv)
-    space = build_space(task, pins)
+    space = space or build_space(task, pins)
     bounded = bound_all(task, space.candidates)
     bounds, fits = bounded.step, bounded.fits
     index = np.flatnonzero(fits)

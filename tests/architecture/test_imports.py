@@ -30,8 +30,9 @@ ALLOWED: dict[str, set[str]] = {
     "question": ASKED | {"search"},
     "known": ASKED,
     "planning": ASKED | {"cost", "search", "question"},
-    "api": ASKED | {"search", "question", "known", "planning"},
-    "cli": BOTTOM | {"api", "plan", "report", "export", "calibrate"},
+    "studies": ASKED | {"cost", "search", "question", "planning"},
+    "api": ASKED | {"search", "question", "known", "planning", "studies"},
+    "cli": BOTTOM | {"api", "plan", "report", "export", "calibrate", "studies"},
 }
 HEAVY = {"torch", "onnx", "plotly", "pandas", "matplotlib", "ortools"}
 """Only inside functions, everywhere."""
@@ -42,7 +43,9 @@ STARTED = {
     "options",
     "exits",
     "plan",
+    "explain",
     "price",
+    "diff",
     "evaluate",
     "calibrate",
     "list",

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-RESERVED = {"V01"}
+RESERVED: set[str] = set()
 """Codes with a meaning that no command has yet."""
 
 

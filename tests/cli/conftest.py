@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 
+from planner.plan.diff import diff
 from planner.plan.read import read_plan
 from planner.plan.schema import NoPlan, Plan
+from planner.studies.explain import explain
 
 FIXTURES = Path(__file__).parents[1] / "report"
 
@@ -97,6 +99,8 @@ def planner(monkeypatch: pytest.MonkeyPatch) -> Iterator[Planner]:
     module = types.ModuleType("planner.api")
     for name in ("Question", "Progress", "plan", "price", "list_names", "show", "schema"):
         setattr(module, name, getattr(fake, name))
+    for real in (diff, explain, read_plan):
+        setattr(module, real.__name__, real)
     monkeypatch.setitem(sys.modules, "planner.api", module)
     for variable in ("NO_COLOR", "FORCE_COLOR", "COLUMNS"):
         monkeypatch.delenv(variable, raising=False)

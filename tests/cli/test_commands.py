@@ -177,7 +177,7 @@ def test_a_bug_is_reported_without_a_traceback(
         ("plan m -c c --memory 4", "A01", "Nearest: --memory-limit"),
         ("--verson", "A01", "Nearest: --version"),
         ("pln m", "A02", "Nearest: plan"),
-        ("explain plan.json", "A02", "All: plan, price, evaluate, calibrate, list, show or schema"),
+        ("explian plan.json", "A02", "Nearest: explain"),
         ("plan m", "A03", "missing option '--cluster'"),
         ("plan", "A03", "missing argument 'MODEL'"),
         ("plan m n -c c", "A03", "unexpected extra argument"),

@@ -24,7 +24,7 @@ def priced(request: pytest.FixtureRequest) -> Plan:
 def test_every_formula_gives_its_number(priced: Plan) -> None:
     assert len(priced.derivations) >= 14
     for name, how in priced.derivations.items():
-        given = {key: quantity.value for key, quantity in how.inputs.items()}
+        given = {quantity.name: quantity.value for quantity in how.inputs}
         found = eval(how.formula, {"max": max, "__builtins__": {}}, given)
         assert found == pytest.approx(how.value, rel=1e-9, abs=1e-12), name
 

@@ -1,0 +1,102 @@
+"""``shardwright explain``: the plan as a tree with costs, or one of its items."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cli import exits
+from cli import options as o
+
+if TYPE_CHECKING:
+    from planner.plan.schema import Plan
+    from planner.report.tables import Line
+    from planner.studies.explain import Explanation
+
+Item = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="ITEM",
+        help="What a page prints: '#2', rule:NAME, step.gradients, memory.weights, mfu, stage.0, dense.mlp.up.",
+    ),
+]
+Depth = Annotated[
+    int,
+    typer.Option("--depth", metavar="N", min=1, help="1 layers, 2 operators, 3 all of it."),
+]
+Measured = Annotated[
+    Path | None,
+    typer.Option(
+        "--measured",
+        metavar="FILE",
+        help="A measured run, as `evaluate` reads it, to stand beside.",
+    ),
+]
+
+
+def explain(
+    plan: o.PlanFile,
+    item: Item = None,
+    depth: Depth = 2,
+    measured: Measured = None,
+    form: o.ShortFormat = "table",
+    no_color: o.NoColor = False,
+) -> int:
+    """Show a plan as a tree with costs; or why a row lost, what a rule costs, how a number comes about."""
+    from cli.console import Screen
+    from planner.api import explain as found
+    from planner.api import read_plan
+    from planner.calibrate.measured import measured_run
+    from planner.plan.tree import Node
+    from planner.plan.write import write_json
+    from planner.report.tree import render_measured
+
+    screen = Screen(no_color=no_color)
+    o.chosen(form, o.SHORT_FORMATS, "--format")
+    run = None if measured is None else measured_run(measured)
+    answer = read_plan(plan)
+    why = found(answer, item, name=str(plan))
+    if form == "json":
+        screen.write(write_json(_data(why)))
+        return exits.ANSWER
+    width = min(screen.width, o.WIDEST)
+    page = _page(answer, why, width, depth)
+    if run is not None and isinstance(why, Node):
+        page += render_measured(answer, run.step, run.memory)
+    screen.show(page)
+    return exits.ANSWER
+
+
+def _page(plan: Plan, why: Explanation, width: int, depth: int) -> list[Line]:
+    from planner.plan.diff import Difference
+    from planner.plan.findings import RulePrice
+    from planner.plan.tree import Node
+    from planner.report.diff import render_diff
+    from planner.report.explain import render_item, render_rule
+    from planner.report.tree import render_tree
+
+    if isinstance(why, Node):
+        return render_tree(plan, width, depth)
+    if isinstance(why, Difference):
+        return render_diff(why, width)
+    if isinstance(why, RulePrice):
+        return render_rule(why, width)
+    return render_item(plan, why, width)
+
+
+def _data(why: Explanation) -> object:
+    """As plain data: a tree by its nodes, everything else by its fields."""
+    from dataclasses import asdict, is_dataclass
+
+    from planner.plan.tree import Node, as_data
+
+    if isinstance(why, Node):
+        return as_data(why)
+    if is_dataclass(why):
+        return {
+            key: value if isinstance(value, str) else value.model_dump(mode="json")
+            for key, value in ((f, getattr(why, f)) for f in asdict(why))
+        }
+    return why.model_dump(mode="json")

@@ -1,0 +1,137 @@
+"""Everything in a plan that can be asked for, by its id.
+
+Ids are what pages print: ``#2``, ``rule:kv-heads``, ``step.gradients``, ``memory.weights``, ``mfu``, ``stage.3``,
+``dense`` for the layers of a kind, ``dense.mlp.up`` for one of their operators.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from planner.errors import PlannerError, listed, nearest
+from planner.plan.derivation import Derivation
+from planner.plan.removed import everything_removed
+from planner.plan.schema import Alternative, BlockPlan, OperatorPlan, Plan, Removed, Stage
+
+ALSO = {
+    "step.dp": "step.gradients",
+    "step.pp": "step.sends",
+    "step.optimizer": "step.other",
+    "step.memory": "memory",
+    "tokens/s": "tokens",
+    "tokens/s/chip": "tokens-per-chip",
+}
+"""Other words for ids."""
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A number with its derivation."""
+
+    id: str
+    how: Derivation
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One of the alternatives."""
+
+    id: str
+    row: Alternative
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A rule, or the memory limit, with what it removed."""
+
+    id: str
+    removed: Removed
+
+
+@dataclass(frozen=True, slots=True)
+class OneStage:
+    """A pipeline stage."""
+
+    id: str
+    stage: Stage
+
+
+@dataclass(frozen=True, slots=True)
+class Layers:
+    """The layers of one kind."""
+
+    id: str
+    block: BlockPlan
+
+
+@dataclass(frozen=True, slots=True)
+class OneOperator:
+    """An operator of a layer."""
+
+    id: str
+    block: BlockPlan
+    operator: OperatorPlan
+
+
+Item: TypeAlias = Number | Row | Rule | OneStage | Layers | OneOperator
+
+
+def items(plan: Plan) -> dict[str, Item]:
+    """Everything that can be asked for, by id."""
+    rules = everything_removed(plan)
+    found: list[Item] = [Number(name, how) for name, how in plan.derivations.items()]
+    found += [Row(f"#{row.rank}", row) for row in plan.alternatives]
+    found += [Rule(f"rule:{rule.rule}", rule) for rule in rules]
+    found += [OneStage(f"stage.{stage.index}", stage) for stage in plan.stages]
+    found += [Layers(block.name, block) for block in plan.blocks]
+    found += [
+        OneOperator(f"{block.name}.{op.name}", block, op)
+        for block in plan.blocks
+        for op in block.operators
+    ]
+    known: dict[str, Item] = {}
+    for item in found:
+        known.setdefault(item.id, item)
+    return known
+
+
+def find_item(plan: Plan, asked: str) -> Item:
+    """The item of an id; the label of a part (``dp gradients``) and a rule without its prefix do as well.
+
+    Raises:
+        PlannerError: nothing in the plan has the id (I01); the nearest ids are given.
+    """
+    known = items(plan)
+    word = " ".join(asked.strip().split())
+    labels = {term.label: term.name for term in plan.time}
+    operators = [name for name, item in known.items() if isinstance(item, OneOperator)]
+    short = {name.partition(".")[2]: name for name in reversed(operators)}
+    number = f"#{word}" if word.isdigit() else ""
+    for name in (
+        word,
+        ALSO.get(word, ""),
+        labels.get(word, ""),
+        f"rule:{word}",
+        short.get(word, ""),
+        number,
+    ):
+        if name in known:
+            return known[name]
+    if word.startswith(("rule:", "rule ")):
+        name = word[5:].strip()
+        raise PlannerError.of(
+            "I01",
+            f"rule '{name}' removed nothing, or there is no such rule.",
+            f"Rules that removed layouts: {listed([n[5:] for n in known if n.startswith('rule:')], 'and')}.",
+        )
+    if word.startswith("#"):
+        rows = [name for name in known if name.startswith("#")]
+        kept = f"It keeps {rows[0]} to {rows[-1]}." if rows else "It was priced, not searched for."
+        raise PlannerError.of("I01", f"the plan has no row {word}.", f"{kept} More: plan --top N")
+    close = listed(nearest(word, [*known, *ALSO]))
+    raise PlannerError.of(
+        "I01",
+        f"nothing in the plan is called '{asked}'. Nearest: {close}.",
+        "Ids: #2, rule:NAME, step, memory, mfu, stage.0, and the names in the tree.",
+    )

@@ -1,0 +1,181 @@
+"""One item of a plan explained: a number, a rule, a stage, the layers of a kind, an operator."""
+
+from __future__ import annotations
+
+import re
+
+from planner.plan.derivation import Derivation, Unit
+from planner.plan.findings import RulePrice
+from planner.plan.items import Item, Layers, Number, OneOperator, OneStage
+from planner.plan.schema import OperatorPlan, Plan
+from planner.report.degrees import described
+from planner.report.numbers import dollars, gib, percent
+from planner.report.tables import BLANK, Column, Line, Span, flow, styled, table
+from planner.report.tree import render_tree
+from planner.units import show_bytes, show_count, show_seconds, three_digits
+
+
+def render_item(plan: Plan, item: Item, width: int) -> list[Line]:
+    """The page of ``explain PLAN ITEM`` for what the plan alone tells.
+
+    Raises:
+        TypeError: a row or a rule, which need more than the plan.
+    """
+    if isinstance(item, Number):
+        return render_number(item, width)
+    if isinstance(item, OneOperator):
+        return _operator(item, width)
+    if isinstance(item, OneStage):
+        return _stage(plan, item, width)
+    if isinstance(item, Layers):
+        return _layers(item, width)
+    raise TypeError(type(item).__name__)
+
+
+def render_number(item: Number, width: int) -> list[Line]:
+    """Formula, numbers put in, result."""
+    how = item.how
+    columns = [
+        Column(heading="", cells=[f"  {q.name}" for q in how.inputs], left=True),
+        Column(heading="", cells=[shown(q.value, q.unit) for q in how.inputs]),
+        Column(heading="", cells=[q.meaning for q in how.inputs], left=True, drop=1),
+    ]
+    value = shown(how.value, how.unit)
+    lines: list[Line] = [(Span(f"  {item.id}"), Span(f"  {value}", "head"))]
+    lines += styled(flow([how.meaning], " ", width, "  ", 2))
+    lines += [BLANK, *styled(flow([_written(how.formula)], " ", width, "    ", 6), "head")]
+    lines += [BLANK, *table(columns, width)[1:]]
+    put_in = f"= {_written(_substituted(how))}"
+    if how.formula not in {quantity.name for quantity in how.inputs}:
+        lines += [BLANK, *styled(flow([put_in, f"= {value}"], " ", width, "    ", 6))]
+    if how.source:
+        lines += [BLANK, *styled(flow([how.source], " ", width, "  Source   ", 11), "dim")]
+    return lines
+
+
+def shown(value: float, unit: Unit) -> str:
+    """A quantity with its unit."""
+    if unit == "s":
+        return show_seconds(value)
+    if unit == "B":
+        return show_bytes(value) if value >= 1024 else f"{value:.3g} B"
+    if unit == "$":
+        return dollars(value)
+    if unit in ("FLOP", "FLOP/s"):
+        return f"{show_count(value).replace(' B', ' G')}{unit}"
+    text = f"{value:,.0f}" if value == round(value) and value < 1e9 else three_digits(value)
+    text = show_count(value) if value >= 1e9 else text
+    return f"{text} {unit}".rstrip()
+
+
+def _substituted(how: Derivation) -> str:
+    values = {quantity.name: shown(quantity.value, quantity.unit) for quantity in how.inputs}
+    return re.sub(r"[A-Za-z_]+", lambda match: values.get(match[0], match[0]), how.formula)
+
+
+def _written(formula: str) -> str:
+    """As people write it."""
+    return formula.replace(" * ", " × ").replace(" - ", " − ")
+
+
+def render_rule(found: RulePrice, width: int) -> list[Line]:
+    """What a rule demands, what it removed, and what the best of that would have taken."""
+    lines: list[Line] = [(Span(f"  rule:{found.rule}", "head"), Span(f"  ({found.family})", "dim"))]
+    lines += styled(flow([found.sentence], " ", width, "  ", 2))
+    lines += styled(flow([found.source], " ", width, "  Source   ", 11), "dim")
+    counts = f"It removed {found.removed:,} layouts"
+    alone = f", {found.alone:,} of them alone." if found.alone != found.removed else "."
+    lines += [BLANK, *styled([f"  {counts}{alone}"])]
+    if found.best is None or found.degrees is None:
+        return [*lines, *styled(flow([f"No price: {found.note}."], " ", width, "  ", 2))]
+    gain = found.best / found.step - 1
+    if gain < -5e-5:
+        price = f"Its price is {percent(-gain, 2 if gain > -0.01 else 1)} of the step at most: "
+    else:
+        price = "It costs nothing: "
+    without, now = show_seconds(found.best), show_seconds(found.step)
+    price += f"without it the best of these would take {without}, the plan takes {now}."
+    memory = f"{gib(found.memory or 0.0)} GiB on the fullest chip"
+    lines += styled(flow([price], " ", width, "  ", 2), "caution" if gain < -0.01 else "good")
+    return [*lines, *styled(flow([*described(found.degrees), memory], ", ", width, "  ", 2))]
+
+
+def _stage(plan: Plan, item: OneStage, width: int) -> list[Line]:
+    stage = item.stage
+    ways = f"{show_seconds(stage.forward)} forwards, {show_seconds(stage.backward)} backwards"
+    held = f"Stage {stage.index}: {ways} for one micro-batch."
+    memory = [f"{term.label} {show_bytes(term.value)}" for term in stage.memory]
+    return [
+        *styled([f"  {held}"]),
+        *styled(flow(stage.layers, ", ", width, "  Layers   ", 11)),
+        *styled(flow(memory, ", ", width, f"  {gib(stage.memory_total)} GiB: ", 2)),
+        BLANK,
+        *render_tree(plan, width, stage=stage),
+    ]
+
+
+def _layers(item: Layers, width: int) -> list[Line]:
+    block = item.block
+    title = f"{block.name}: {block.layers} ({block.count}×), for one micro-batch on one chip"
+    rows = block.operators
+    columns = [
+        Column(heading="operator", cells=[f"{block.name}.{op.name}" for op in rows], left=True),
+        Column(heading="split", cells=[_split(op) for op in rows], left=True, drop=1),
+        Column(heading="forward", cells=[show_seconds(op.forward) for op in rows]),
+        Column(heading="backward", cells=[show_seconds(op.backward) for op in rows]),
+        Column(heading="of roofline", cells=[_reached(op) for op in rows], drop=2),
+        Column(heading="exposed", cells=[_exposed(op) for op in rows]),
+    ]
+    sums = f"forwards {show_seconds(block.forward)}, backwards {show_seconds(block.backward)}, all included"
+    return [(Span(f"  {title}", "head"),), *table(columns, width), *styled([f"  {sums}"])]
+
+
+def _operator(item: OneOperator, width: int) -> list[Line]:
+    op, block = item.operator, item.block
+    lines: list[Line] = [
+        (Span(f"  {item.id}", "head"), Span(f"  {op.kind}, layers {block.layers} ({block.count}×)"))
+    ]
+    shape = " × ".join(f"{dim} {size:,.6g}" for dim, size in op.shape.items())
+    facts = [
+        ("shape", f"{shape} on one chip"),
+        ("split", _split(op) or "nothing"),
+        ("forward", f"{show_seconds(op.forward)}, {_reached(op)} of the roofline's {show_seconds(op.roofline)}"),
+        ("backward", show_seconds(op.backward) + (" and once more forwards: recomputed" if op.recomputed else "")),
+        ("FLOPs", f"{shown(op.flops, 'FLOP')} forwards"),
+        ("keeps", f"{show_bytes(op.saved)} for the backward pass"),
+    ]  # fmt: skip
+    for title, tensors in (("reads", op.inputs), ("weights", op.weights), ("writes", op.outputs)):
+        words = [f"{name}[{_placed(layout)}]" for name, layout in tensors.items()]
+        facts.append((title, ", ".join(words) or "none"))
+    for name, text in facts:
+        lines += styled(flow([text], " ", width, f"  {name:<9}", 11))
+    rows = [c for c in op.collectives if c.seconds]
+    if not rows:
+        return lines
+    columns = [
+        Column(heading="collective", cells=[c.kind for c in rows], left=True),
+        Column(heading="tensor", cells=[c.tensor for c in rows], left=True),
+        Column(heading="axis", cells=[c.axis for c in rows], left=True),
+        Column(heading="phase", cells=[c.phase for c in rows], left=True, drop=1),
+        Column(heading="size", cells=[show_bytes(c.bytes) for c in rows]),
+        Column(heading="time", cells=[show_seconds(c.seconds) for c in rows]),
+        Column(heading="exposed", cells=[show_seconds(c.exposed) for c in rows]),
+    ]
+    return [*lines, BLANK, *table(columns, width)]
+
+
+def _placed(layout: dict[str, str]) -> str:
+    return " ".join(f"{axis}:{place}" for axis, place in layout.items()) or "whole"
+
+
+def _split(op: OperatorPlan) -> str:
+    return " ".join(f"{dim}/{axis}" for axis, dim in op.split.items())
+
+
+def _reached(op: OperatorPlan) -> str:
+    return percent(op.roofline / op.forward, 0) if op.forward else "–"
+
+
+def _exposed(op: OperatorPlan) -> str:
+    seconds = sum(c.exposed for c in op.collectives)
+    return show_seconds(seconds) if seconds else ""

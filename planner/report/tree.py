@@ -1,0 +1,172 @@
+"""The plan as a tree with costs: equal layers are one line, cheap operators are one line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from planner.plan.schema import OperatorPlan, Plan, Stage
+from planner.plan.tree import Node, alike, operator_compute, plan_tree
+from planner.report.numbers import percent, seconds_parts
+from planner.report.tables import BLANK, INDENT, Column, Line, flow, styled, table
+from planner.units import show_bytes, show_seconds
+
+CHEAP = 0.02
+"""Share of the step below which operators are folded into one line."""
+WIDE = 80
+USUAL = 2
+"""Levels shown unless others are asked for: layers, and their operators."""
+SHORT = {
+    "all-gather": "gather",
+    "reduce-scatter": "scatter",
+    "all-reduce": "reduce",
+    "all-to-all": "exchange",
+    "send": "send",
+}
+"""Words for collectives in a narrow column."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """A line of the tree."""
+
+    label: str
+    node: Node
+
+
+def render_tree(
+    plan: Plan, width: int, depth: int = USUAL, stage: Stage | None = None
+) -> list[Line]:
+    """The page of ``explain PLAN``.
+
+    Args:
+        plan: what is explained.
+        width: of the page.
+        depth: 1 shows layers, 2 operators with the cheap ones folded, 3 everything.
+        stage: whose step is shown; the busiest where none is named.
+    """
+    root = plan_tree(plan, stage)
+    shown = list(_lines(_folded(root, plan.step, depth), "", ""))
+    nodes = [line.node for line in shown]
+    each = [node.seconds for node in nodes]
+    fine = depth > USUAL  # then many are too small for the unit of the step
+    times = [show_seconds(s) for s in each] if fine else seconds_parts(each, plan.step)
+    columns = [
+        Column(heading="", cells=[line.label for line in shown], left=True),
+        Column(heading="split", cells=[_split(n.operator) for n in nodes], left=True, drop=4),
+        Column(heading="messages", cells=[_messages(n.operator) for n in nodes], left=True, drop=3),
+        Column(heading="predicted", cells=times),
+        Column(heading="share", cells=[_share(node.seconds, plan.step) for node in nodes]),
+        Column(heading="roofline", cells=[_roofline(node) for node in nodes], drop=2),
+        Column(heading="of roofline", cells=[_reached(node.operator) for node in nodes], drop=5),
+        Column(heading="hidden", cells=[_hidden(node) for node in nodes], drop=1),
+    ]
+    lines = table(columns, width)
+    others = _others(plan, root, width)
+    return [*lines, *([BLANK, *others] if others else [])]
+
+
+def render_measured(plan: Plan, step: float | None, memory: float | None) -> list[Line]:
+    """A measured run beside the prediction: step in seconds, memory in bytes; None where it was not measured."""
+    rows = [
+        ("step", show_seconds, plan.step, step),
+        ("fullest chip", show_bytes, plan.memory, memory),
+    ]
+    found = [(name, show, ours, theirs) for name, show, ours, theirs in rows if theirs is not None]
+    if not found:
+        return [BLANK, *styled(["  The run measured neither its step nor its memory."], "caution")]
+    columns = [
+        Column(heading="", cells=[name for name, *_ in found], left=True),
+        Column(heading="predicted", cells=[show(ours) for _, show, ours, _ in found]),
+        Column(heading="measured", cells=[show(theirs) for _, show, _, theirs in found]),
+        Column(
+            heading="error",
+            cells=[f"{100 * (ours / theirs - 1):+.1f} %" for _, _, ours, theirs in found],
+        ),
+    ]
+    return [BLANK, *table(columns, WIDE)]
+
+
+def _folded(node: Node, step: float, depth: int) -> Node:
+    """The tree down to a depth; unless all of it is wanted, what matters little is folded into one line."""
+    everything = depth > USUAL
+    small = node.where and node.seconds < CHEAP * step and not everything
+    if depth == 0 or small or not node.children:
+        return replace(node, children=())
+    children = [child for child in node.children if child.seconds or child.hidden]
+    cheap = [child for child in children if child.seconds < CHEAP * step] if node.where else []
+    if len(cheap) > 1 and not everything:
+        seconds, hidden = (sum(getattr(c, part) for c in cheap) for part in ("seconds", "hidden"))
+        rest = Node(id="", label=f"{len(cheap)} cheaper operators", seconds=seconds, hidden=hidden)
+        children = [*(child for child in children if child not in cheap), rest]
+    below = USUAL + 1 if everything else depth - 1
+    return replace(node, children=tuple(_folded(child, step, below) for child in children))
+
+
+def _lines(node: Node, first: str, rest: str) -> Iterator[_Shown]:
+    label = f"{node.count} × {node.label}" if node.count > 1 else node.label
+    yield _Shown(first + label, node)
+    for index, child in enumerate(node.children):
+        last = index == len(node.children) - 1
+        yield from _lines(
+            child, rest + ("└─ " if last else "├─ "), rest + ("   " if last else "│  ")
+        )
+
+
+def _split(op: OperatorPlan | None) -> str:
+    return "" if op is None else " ".join(f"{dim}/{axis}" for axis, dim in op.split.items())
+
+
+def _messages(op: OperatorPlan | None) -> str:
+    """Collectives of the forward pass, each tensor once."""
+    forward = (
+        [] if op is None else [c for c in op.collectives if c.phase == "forward" and c.seconds]
+    )
+    return ", ".join(dict.fromkeys(f"{SHORT[c.kind]} {c.tensor}" for c in forward))
+
+
+def _share(seconds: float, step: float) -> str:
+    share = seconds / step if step else 0.0
+    return "<1 %" if 0 < share < 0.005 else percent(share, 0)
+
+
+def _roofline(node: Node) -> str:
+    """Seconds of the step at the data sheet's rates, as far below the predicted ones backwards as forwards."""
+    op = node.operator
+    if op is None or not op.forward:
+        return ""
+    exposed = sum(c.exposed for c in op.collectives)
+    compute = operator_compute(op)
+    return show_seconds(node.seconds * compute / (compute + exposed) * op.roofline / op.forward)
+
+
+def _reached(op: OperatorPlan | None) -> str:
+    return percent(op.roofline / op.forward, 0) if op is not None and op.forward else ""
+
+
+def _hidden(node: Node) -> str:
+    return f"+{show_seconds(node.hidden)}" if node.hidden > 0 else ""
+
+
+def _others(plan: Plan, root: Node, width: int) -> list[Line]:
+    """The other stages in a sentence for each kind."""
+    m = plan.degrees.num_micro_batches
+    pieces = []
+    for held, stages in alike(plan).items():
+        rest = [stage for stage in stages if not root.label.endswith(f"stage {stage.index}")]
+        if rest:
+            layers = " + ".join(f"{count} × {name}" if count > 1 else name for name, count in held)
+            busy = m * max(stage.forward + stage.backward for stage in rest)
+            pieces.append(f"{_stages(rest)}: {layers} ({show_seconds(busy)} of work)")
+    return styled(flow(pieces, "; ", width, "  ", INDENT), "dim") if pieces else []
+
+
+def _stages(stages: Sequence[Stage]) -> str:
+    numbers = [stage.index for stage in stages]
+    if len(numbers) == 1:
+        return f"stage {numbers[0]}"
+    return (
+        f"stages {numbers[0]}–{numbers[-1]}"
+        if numbers[-1] - numbers[0] == len(numbers) - 1
+        else ("stages " + ", ".join(map(str, numbers)))
+    )

@@ -1,0 +1,64 @@
+"""A plan taken up again: its question read anew, and checked against what the plan was made from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from planner.errors import Fault, PlannerError, listed
+from planner.plan.schema import Alternative, Plan
+from planner.planning import price
+from planner.question import Question, Understood, understand
+from planner.search.pins import layout_of
+
+PARTS = ("model", "cluster", "recipe", "trainer")
+SAME = 1e-6
+"""Share of the step within which a plan that is priced again must find its time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Again:
+    """A plan whose inputs are as they were."""
+
+    plan: Plan
+    question: Question
+    known: Understood
+
+    def row(self, row: Alternative) -> Plan:
+        """One of the alternatives as a plan of its own."""
+        found = price(self.question, layout_of(row.degrees, self.plan.pins))
+        return found.model_copy(update={"pins": self.plan.pins})
+
+
+def reopen(plan: Plan, name: str = "The plan") -> Again:
+    """Reads a plan's question again.
+
+    Raises:
+        PlannerError: model, cluster, recipe or trainer are not what the plan was made from, or this version of the
+            program prices it otherwise (V01); whatever is wrong with the inputs.
+    """
+    question = Question.again(plan.asked)
+    known = understand(question)
+    changed = [
+        part
+        for part in PARTS
+        if getattr(known.fingerprints, part) != getattr(plan.fingerprints, part)
+    ]
+    if changed:
+        raise PlannerError(stale(name, f"its {listed(changed, 'and')} changed since"))
+    now = price(question, layout_of(plan.degrees, plan.pins)).step
+    if abs(now - plan.step) > SAME * plan.step:
+        why = f"{plan.made_by} priced it, and this version finds {now / plan.step - 1:+.2%}"
+        raise PlannerError(stale(name, why))
+    return Again(plan=plan, question=question, known=known)
+
+
+def stale(name: str, why: str) -> Fault:
+    """What to say of a plan whose times do not hold any more."""
+    return Fault(
+        "V01",
+        f"{name} is stale: {why}. Its times are not valid.",
+        (
+            f"Price it again:  shardwright price --like {name}",
+            f"Search again:    shardwright plan --like {name}",
+        ),
+    )

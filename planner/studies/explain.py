@@ -1,0 +1,37 @@
+"""Why a plan is as it is: all of it as a tree, or one of its items."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from planner.plan.diff import Difference, diff
+from planner.plan.findings import RulePrice
+from planner.plan.items import Item, Row, Rule, find_item
+from planner.plan.schema import Plan
+from planner.plan.tree import Node, plan_tree
+from planner.studies.again import reopen
+from planner.studies.rules import price_of_rule
+
+Explanation: TypeAlias = Node | Item | Difference | RulePrice
+
+
+def explain(plan: Plan, item: str | None = None, *, name: str = "The plan") -> Explanation:
+    """The plan as a tree with costs; or why a row lost, what a rule costs, how a number comes about.
+
+    Args:
+        plan: what is explained.
+        item: an id that the plan's pages print, such as ``#2``, ``rule:kv-heads``, ``step.gradients``, ``mfu``,
+            ``stage.0``, ``dense.mlp.up``; the whole step without one.
+        name: what to call the plan in messages, its file for one.
+
+    Raises:
+        PlannerError: nothing has the id (I01); for a row or a rule, which are priced anew, a stale plan (V01).
+    """
+    if item is None:
+        return plan_tree(plan)
+    found = find_item(plan, item)
+    if isinstance(found, Row):
+        return diff(plan, reopen(plan, name).row(found.row), ("#1", found.id))
+    if isinstance(found, Rule):
+        return price_of_rule(reopen(plan, name), found)
+    return found

@@ -1,0 +1,75 @@
+"""``explain`` and ``diff`` as they are typed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from cli.main import main
+
+REPORT = Path(__file__).parents[1] / "report"
+PLAN = str(REPORT / "real.json")
+
+
+def test_explain_shows_the_tree(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", PLAN]) == 0
+    out, err = capsys.readouterr()
+    assert out == (REPORT / "golden" / "tree-2-100.txt").read_text()
+    assert err == ""
+    assert main(["explain", PLAN, "--depth", "3"]) == 0
+    assert capsys.readouterr().out == (REPORT / "golden" / "tree-3-100.txt").read_text()
+
+
+def test_explain_one_item(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", PLAN, "mfu"]) == 0
+    assert "3 × forward × global_batch / (step × chips × peak)" in capsys.readouterr().out
+    assert main(["explain", PLAN, "mfu", "-f", "json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert data["id"] == "mfu"
+    assert data["how"]["inputs"][0]["name"] == "forward"
+
+
+def test_explain_as_data(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", PLAN, "-f", "json"]) == 0
+    tree = json.loads(capsys.readouterr().out)
+    parts = sum(child["seconds"] for child in tree["children"])
+    assert parts == pytest.approx(tree["seconds"])
+
+
+def test_a_measured_run_stands_beside(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    row = {"id": "mine", "source": "own", "model": {}, "hardware": {}, "parallel": {},
+           "measured": {"step_time_s": 4.0, "mem_gib_per_chip": 60.0}}  # fmt: skip
+    run = tmp_path / "run.jsonl"
+    run.write_text(json.dumps(row) + "\n")
+    assert main(["explain", PLAN, "--measured", str(run)]) == 0
+    out = capsys.readouterr().out
+    assert "measured" in out
+    assert "4.00 s" in out
+    assert "60.0 GiB" in out
+    run.write_text((json.dumps(row) + "\n") * 2)
+    assert main(["explain", PLAN, "--measured", str(run)]) == 2
+    assert "[F02]" in capsys.readouterr().err
+
+
+def test_diff(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["diff", PLAN, PLAN]) == 0
+    assert "The layout is the same." in capsys.readouterr().out
+    assert main(["diff", PLAN, PLAN, "-f", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["layout"] == []
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        (["explain", "gone.json"], "F01"),
+        (["explain", PLAN, "nothing-like-it"], "I01"),
+        (["explain", PLAN, "--depth", "0"], "A03"),
+        (["explain", str(REPORT / "no_plan.json")], "V05"),
+        (["diff", PLAN, str(REPORT / "no_plan.json")], "V05"),
+    ],
+)
+def test_mistakes(line: list[str], code: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(line) == 2
+    assert capsys.readouterr().err.rstrip().endswith(f"[{code}]")

@@ -1,0 +1,175 @@
+"""Explanations: trees that sum, items by their ids, pages as they are seen."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from planner.errors import PlannerError
+from planner.plan.diff import diff
+from planner.plan.findings import RulePrice
+from planner.plan.items import Number, find_item, items
+from planner.plan.read import read_plan
+from planner.plan.schema import Plan
+from planner.plan.tree import Node, numbers, plan_tree
+from planner.report.diff import render_diff
+from planner.report.explain import render_item, render_rule, shown
+from planner.report.tables import plain
+from planner.report.tree import render_measured, render_tree
+from tests.report.test_pages import compare
+
+HERE = Path(__file__).parent
+PLAN = read_plan(HERE / "real.json")
+"""Llama 3 8B on 32 H100 with a pipeline, as the planner wrote it."""
+
+
+def sums(node: Node) -> None:
+    if node.children:
+        assert sum(child.seconds for child in node.children) == pytest.approx(node.seconds), node.id
+    for child in node.children:
+        sums(child)
+
+
+def test_every_node_is_the_sum_of_its_children() -> None:
+    assert len(list(plan_tree(PLAN).walk())) > 20
+    for stage in (None, *PLAN.stages):
+        sums(plan_tree(PLAN, stage))
+
+
+@pytest.mark.parametrize("width", [100, 80])
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_tree(width: int, depth: int) -> None:
+    page = plain(render_tree(PLAN, width, depth))
+    assert max(map(len, page.splitlines())) <= width
+    compare(page, f"tree-{depth}-{width}.txt")
+
+
+def test_depth_unfolds() -> None:
+    lines = [len(plain(render_tree(PLAN, 100, depth)).splitlines()) for depth in (1, 2, 3)]
+    assert lines[0] < lines[1] < lines[2]
+    operators = [f" {op.name} " for block in PLAN.blocks[1:] for op in block.operators]
+    whole = plain(render_tree(PLAN, 100, 3))
+    assert [name for name in operators if name not in whole] == []
+
+
+def test_every_id_has_a_page() -> None:
+    found = items(PLAN)
+    assert {"#1", "rule:kv-heads", "rule:memory", "step", "mfu", "stage.1", "dense"} <= found.keys()
+    for name in found:
+        if name.startswith(("#", "rule:")):
+            continue
+        page = plain(render_item(PLAN, find_item(PLAN, name), 80))
+        assert max(map(len, page.splitlines())) <= 80
+        assert len(page) > 60
+
+
+def test_a_number_shows_formula_numbers_and_result() -> None:
+    page = plain(render_item(PLAN, find_item(PLAN, "step.dp"), 90))
+    compare(page, "explain-step-dp.txt")
+    how = PLAN.derivations["step.gradients"]
+    for quantity in how.inputs:
+        assert shown(quantity.value, quantity.unit) in page
+    assert shown(how.value, "s") in page
+
+
+@pytest.mark.parametrize(
+    ("asked", "found"),
+    [
+        ("dp gradients", "step.gradients"),
+        ("step.pp", "step.sends"),
+        ("kv-heads", "rule:kv-heads"),
+        ("mlp.up", "dense.mlp.up"),
+        ("2", "#2"),
+        ("tokens/s", "tokens"),
+    ],
+)
+def test_other_words_for_ids(asked: str, found: str) -> None:
+    assert find_item(PLAN, asked).id == found
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ("step.bubbel", "Nearest: step.bubble"),
+        ("#77", "It keeps #1 to #5"),
+        ("rule:nothing", "Rules that removed layouts: "),
+    ],
+)
+def test_unknown_items(asked: str, words: str) -> None:
+    with pytest.raises(PlannerError) as caught:
+        find_item(PLAN, asked)
+    [fault] = caught.value.faults
+    assert fault.code == "I01"
+    assert words in str(fault)
+
+
+def test_a_rule_says_its_price() -> None:
+    row = PLAN.alternatives[1]
+    facts = {
+        "rule": "widths",
+        "family": "widths",
+        "sentence": "tp divides.",
+        "source": "s",
+        "removed": 9,
+    }
+    faster = RulePrice(**facts, alone=5, step=2.0, best=1.5, degrees=row.degrees, memory=2**33)
+    page = plain(render_rule(faster, 90))
+    assert "Its price is 25.0 % of the step at most" in page
+    assert "It removed 9 layouts, 5 of them alone." in page
+    assert faster.gain == 0.25
+    slower = faster.model_copy(update={"best": 2.5})
+    assert "It costs nothing" in plain(render_rule(slower, 90))
+    assert slower.gain == 0
+    none = RulePrice(**facts, alone=0, step=2.0, best=None, note="nothing is left")
+    assert "No price: nothing is left." in plain(render_rule(none, 90))
+
+
+def test_differences_sum_to_the_difference_of_the_steps() -> None:
+    other = PLAN.model_copy(
+        update={
+            "step": PLAN.step + PLAN.time[0].value,
+            "time": (
+                PLAN.time[0].model_copy(update={"value": 2 * PLAN.time[0].value}),
+                *PLAN.time[1:],
+            ),
+            "memory": PLAN.memory / 2,
+            "recipe": PLAN.recipe.model_copy(update={"global_batch": 512}),
+            "degrees": PLAN.degrees.model_copy(update={"tp": 16}),
+        }
+    )
+    found = diff(PLAN, other, ("a", "b"))
+    assert sum(pair.change for pair in found.time) == pytest.approx(other.step - PLAN.step)
+    assert sum(pair.before for pair in found.kinds) == pytest.approx(PLAN.memory)
+    assert [change.key for change in found.inputs] == ["global batch"]
+    assert [(c.key, c.after) for c in found.layout] == [("tp", "16")]
+    page = plain(render_diff(found, 100))
+    compare(page, "diff-100.txt")
+    assert max(map(len, page.splitlines())) <= 100
+    assert max(map(len, plain(render_diff(found, 80)).splitlines())) <= 80
+
+
+def test_equal_plans_have_no_difference() -> None:
+    found = diff(PLAN, PLAN)
+    assert not found.inputs
+    assert not found.layout
+    page = plain(render_diff(found, 100))
+    assert "as fast" in page
+    assert "The layout is the same." in page
+
+
+def test_a_measured_run_stands_beside() -> None:
+    page = plain(render_measured(PLAN, PLAN.step * 1.25, None))
+    assert "-20.0 %" in page
+    assert "fullest" not in page
+    assert "neither" in plain(render_measured(PLAN, None, None))
+
+
+def test_layers_as_numbers() -> None:
+    assert numbers("0-2, 5") == [0, 1, 2, 5]
+    assert numbers("") == []
+
+
+def test_the_fixture_is_a_plan() -> None:
+    assert isinstance(PLAN, Plan)
+    assert isinstance(find_item(PLAN, "mfu"), Number)
