@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 Precision: TypeAlias = Literal["bf16", "fp16", "fp8", "fp32"]
-OptimizerName: TypeAlias = Literal["adamw", "sgd", "adamw-8bit", "adamw-bf16"]
+OptimizerName: TypeAlias = Literal["adamw", "sgd", "adafactor", "adamw-8bit", "adamw-bf16"]
 
 PRECISIONS: tuple[Precision, ...] = ("bf16", "fp8", "fp16", "fp32")
 MOMENT_BYTES: dict[OptimizerName, float] = {
@@ -14,8 +14,10 @@ MOMENT_BYTES: dict[OptimizerName, float] = {
     "adamw-bf16": 4.0,
     "adamw-8bit": 2.0,
     "sgd": 4.0,
+    "adafactor": 0.0,
 }
-"""Bytes a parameter of optimizer moments (AdamW keeps two fp32 numbers, SGD with momentum one)."""
+"""Bytes a parameter of optimizer moments: AdamW keeps two fp32 numbers, SGD with momentum one, Adafactor without
+momentum one a row and one a column of a matrix, which is next to nothing (Shazeer and Stern, arXiv 1804.04235)."""
 DEFAULT_BATCH_TOKENS = 4 * 2**20
 """Tokens in a global batch where the user names none."""
 

@@ -23,7 +23,9 @@ def generation_name(software: Software, traits: Mapping[str, Json]) -> str:
     if name == "aleph":
         return "aleph" if traits["norm_kernel"] else "aleph-plain-norm"
     if name == "torchtitan":
-        return "torchtitan" if traits["compiled"] else "torchtitan-eager"
+        if not traits["compiled"]:
+            return "torchtitan-eager"
+        return "torchtitan-2024" if traits["in_2024"] else "torchtitan"
     if name in ("mindspeed", "ascendspeed"):
         return "mindspeed-mc2" if overlapped else "mindspeed"
     if name == "nemo":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -32,6 +33,8 @@ PRECISION_WORDS: tuple[tuple[str, Precision], ...] = (
     ("fp32", "fp32"),
 )
 """First word found in what the row says; the precision that we price."""
+_IN_2024 = re.compile(r"(^|[^0-9])(20)?24(0[1-9]|1[0-2])([^0-9]|$)")
+"""A year and month of 2024 in a name, as in ``llama3_h100_202412``."""
 INTERLEAVED, ONE_F_ONE_B = SCHEDULES.index("interleaved"), SCHEDULES.index("1f1b")
 
 
@@ -229,6 +232,7 @@ def _recipe(run: Run, software: Software, layout: Mapping[str, int], found: _Ope
         global_batch=batch,
         seq=run.model.seq or 0,
         precision=_precision(run, found),
+        optimizer=software.expert_optimizer if run.model.type == "moe" else "adamw",
         fused_attention=software.fused,
     )
 
@@ -265,6 +269,7 @@ def _traits(run: Run, software: Software) -> dict[str, Json]:
         "ep_overlap": overlap == "ep-overlap-on" or "deepep" in overlap,
         "dispatcher": next((w for w in ("hybridep", "deepep") if w in everything), ""),
         "compiled": "compile" in run.remarks.lower() or software.name == "jax",
+        "in_2024": bool(_IN_2024.search(f"{run.id} {run.other('url')}")),
         "offload": run.parallel.offload or "",
         "release": run.source,
         "zero_bubble": (run.parallel.schedule or "").startswith("zb-"),

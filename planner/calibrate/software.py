@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from planner.calibrate.runs import Run
+from planner.recipe import OptimizerName
 from planner.trainers.fsdp import FSDP
 from planner.trainers.megatron import MEGATRON
 from planner.trainers.mindspore import MINDSPORE
@@ -41,6 +42,8 @@ class Software:
     """Experts are split by tp like everything else where the row does not say, as Megatron's arguments default."""
     experts_over_data: bool = False
     """Experts are spread over the data ranks where the row does not say."""
+    expert_optimizer: OptimizerName = "adamw"
+    """Optimizer of its models with experts."""
     guessed: bool = False
     """Nothing known has this name."""
 
@@ -59,8 +62,9 @@ _OLD = Software(
     sequence_parallel=False,
 )
 _XLA = Software(name="jax", trainer=TORCHTITAN, attention="xla", per_chip_batch=True)
-_ALPA = replace(_OLD, name="alpa", trainer=MEGATRON, sharding=2, experts_over_data=True)
-"""Alpa's automatic sharding prefers a reduce-scatter, so that states end up sharded over the data ranks."""
+_ALPA = replace(_OLD, name="alpa", sharding=2, experts_over_data=True, expert_optimizer="adafactor")
+"""Alpa's automatic sharding prefers a reduce-scatter, so that states end up sharded over the data ranks. Its benchmark
+of GShard's models trains with Adafactor (benchmark_one_case_moe.py)."""
 _ASCEND = Software(name="mindspeed", trainer=MEGATRON, attention="ascend", experts_as_dense=True)
 _FSDP = Software(name="fsdp", trainer=FSDP, attention="flash-2", classic=True)
 

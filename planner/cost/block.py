@@ -15,15 +15,14 @@ import numpy as np
 from planner.candidates import Recompute
 from planner.cost import kernels
 from planner.cost.collectives import collective
+from planner.cost.saved import repeated, saved_bytes
 from planner.cost.setting import Setting, shards
 from planner.cost.strategies import BlockKey, Move, Structure, roles_of, structure
 from planner.graph.operator import Block, DimName, Operator
 from planner.graph.placement import AxisName, Split
+from planner.trainers.trainer import EVERYTHING
 from planner.units import Array
 
-KEEPS_OUTPUT = frozenset({"core"})
-"""Tags of recomputed operators whose result stays with the operator that reads it; the results of the others are
-discarded too and made again (Megatron-Core's checkpoint without output)."""
 COMMUNICATION: dict[AxisName, str] = {
     "tp": "tp",
     "etp": "tp",
@@ -204,56 +203,6 @@ def weight_elements(s: Setting, form: Structure) -> dict[str, Array]:
     }
 
 
-def saved_tensors(form: Structure, tags: frozenset[str]) -> tuple[str, ...]:
-    """Names of the tensors kept for the backward pass when operators with these tags are recomputed.
-
-    What a recomputed operator wrote is not kept, unless its tag is in ``KEEPS_OUTPUT`` and an operator that is not
-    recomputed reads it; what it reads from outside is. Logits are counted at the loss, once, not here.
-    """
-    again = {op.name for op in form.block.operators if is_recomputed(op, tags)}
-    writer = {name: op for op in form.block.operators for name in op.writes}
-    kept: dict[str, None] = {}
-    for op in form.block.operators:
-        if op.kind == "loss":
-            continue
-        wanted = list(op.saves) + ([use.tensor for use in op.reads] if op.name in again else [])
-        for name in wanted:
-            source = writer.get(name)
-            outside = source is None or source.name not in again
-            stays = op.name not in again and source is not None and source.tags & KEEPS_OUTPUT
-            if outside or (stays and "*" not in tags):
-                kept[name] = None
-    return tuple(kept)
-
-
-def is_recomputed(op: Operator, tags: frozenset[str]) -> bool:
-    """Whether a recompute mode with these tags runs the operator a second time."""
-    return "*" in tags or bool(op.tags & tags)
-
-
-def saved_bytes(s: Setting, form: Structure, tags: frozenset[str]) -> Array:
-    """Bytes kept from forward to backward on one rank, in the layouts in which tensors stand.
-
-    In fp8 training what only products with weights keep is kept as it was quantised, one byte an element
-    (TransformerEngine).
-    """
-    total = np.zeros_like(s.sequences)
-    for name in saved_tensors(form, tags):
-        total = total + saved_tensor_bytes(s, form, name)
-    return total
-
-
-def saved_tensor_bytes(s: Setting, form: Structure, name: str) -> Array:
-    """Bytes of one kept tensor on one rank."""
-    tensor = form.block.tensors[name]
-    size = s.tensor_bytes(form.block, tensor, form.layouts[name])
-    if s.task.recipe.precision != "fp8":
-        return size
-    keepers = [op for op in form.block.operators if name in op.saves]
-    quantised = keepers and all(op.kind == "matmul" and op.weights for op in keepers)
-    return size / s.element_bytes(tensor) if quantised else size
-
-
 def move_seconds(s: Setting, form: Structure, move: Move) -> Array:
     """Seconds of one collective of a block."""
     size = move_bytes(s, form.block, move, form)
@@ -381,13 +330,11 @@ def _recompute(
     form: Structure, costs: list[OperatorCost], tags: frozenset[str], traffic: Array
 ) -> Array:
     """Seconds of the operators that run again; recomputing everything repeats the collectives as well."""
-    again = [
-        c.forward
-        for op, c in zip(form.block.operators, costs, strict=True)
-        if is_recomputed(op, tags)
-    ]
-    total = sum(again, np.zeros_like(traffic))
-    return total + traffic if "*" in tags else total
+    again = repeated(form.block, tags)
+    total = np.zeros_like(traffic)
+    for op, cost in zip(form.block.operators, costs, strict=True):
+        total = total + again[op.name] * cost.forward
+    return total + traffic if EVERYTHING in tags else total
 
 
 def head_logits(s: Setting, block: Block, *, sp: bool) -> Array:

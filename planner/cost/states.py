@@ -65,7 +65,8 @@ class StateCost:
     update: Array
     """Seconds of the optimizer for every parameter."""
     temporary: Array
-    """Bytes of temporaries for every parameter during the optimizer."""
+    """Bytes of temporaries for every parameter when activations are gone: of the optimizer, and what gradients take
+    more before they are sharded, where they are reduced once a step."""
 
     def take(self, index: IntArray) -> StateCost:
         """The same for some of the candidates, or for repeated ones."""
@@ -94,6 +95,7 @@ def state_cost(task: Task, rows: Candidates, where: Mapping[AxisName, IntArray])
     once, forward, backward = _traffic(task, rows, where, kinds)
     cast = task.trainer.memory.cast_weights and task.recipe.precision != "fp32"
     stays = cast & (level < WEIGHTS)
+    waiting = (level == GRADIENTS) & ~np.asarray(task.trainer.reduces_each)
     return StateCost(
         weights=shared(kinds.weights, WEIGHTS),
         gradients=shared(kinds.gradients, GRADIENTS),
@@ -103,7 +105,8 @@ def state_cost(task: Task, rows: Candidates, where: Mapping[AxisName, IntArray])
         each_forward=forward,
         each_backward=backward,
         update=moved * stepped / (chip.memory_bandwidth * chip.memory_efficiency),
-        temporary=task.trainer.memory.optimizer_bytes * stepped,
+        temporary=task.trainer.memory.optimizer_bytes * stepped
+        + np.where(waiting, kinds.gradients * (1.0 - 1.0 / ranks), 0.0),
     )
 
 

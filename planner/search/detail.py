@@ -11,14 +11,12 @@ from planner.cost.block import (
     OperatorCost,
     block_structure,
     exposed_share,
-    is_recomputed,
     move_bytes,
     move_seconds,
     operator_cost,
-    saved_tensor_bytes,
-    saved_tensors,
 )
 from planner.cost.prices import Prices, block_seconds
+from planner.cost.saved import repeated, saved_tensor_bytes, saved_tensors
 from planner.cost.setting import Setting, setting
 from planner.cost.strategies import Move, Structure, required, written
 from planner.graph.operator import Block, Operator
@@ -61,6 +59,7 @@ def _operators(s: Setting, block: Block) -> Iterator[OperatorPlan]:
     mode = RECOMPUTE[int(s.rows.recompute[0])]
     tags = s.task.trainer.recomputed(mode, fused=s.task.recipe.fused_attention)
     saved = _saved_by(s, form, tags)
+    again = repeated(block, tags)
     for op, split in zip(block.operators, form.splits, strict=True):
         cost = operator_cost(s, block, op, split)
         tensors = block.tensors
@@ -80,7 +79,7 @@ def _operators(s: Setting, block: Block) -> Iterator[OperatorPlan]:
             backward=_one(cost.backward),
             roofline=_roofline(s, op, cost),
             saved=saved.get(op.name, 0.0),
-            recomputed=is_recomputed(op, tags),
+            recomputed=again[op.name] > 0,
             collectives=tuple(_collective(s, form, m) for m in form.moves if _waits(m, op, block)),
         )
 
@@ -115,13 +114,12 @@ def _roofline(s: Setting, op: Operator, cost: OperatorCost) -> float:
 
 def _saved_by(s: Setting, form: Structure, tags: frozenset[str]) -> dict[str, float]:
     """Bytes kept for the backward pass, at the first operator that asks for them."""
-    kept = set(saved_tensors(form, tags))
+    kept = saved_tensors(form, tags)
     found: dict[str, float] = {}
     for op in form.block.operators:
         for name in (*op.saves, *(use.tensor for use in op.reads)):
             if name in kept:
-                kept.remove(name)
-                size = _one(saved_tensor_bytes(s, form, name))
+                size = kept.pop(name) * _one(saved_tensor_bytes(s, form, name))
                 found[op.name] = found.get(op.name, 0.0) + size
     return found
 

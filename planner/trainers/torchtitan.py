@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from planner.trainers.rules import choose
-from planner.trainers.trainer import Memory, Overhead, Overlap, Trainer
+from planner.trainers.trainer import EVERY_SECOND, Memory, Overhead, Overlap, Trainer
 from planner.units import GIB, MS
 
 TORCHTITAN = Trainer(
@@ -25,7 +25,7 @@ TORCHTITAN = Trainer(
     sequence_parallel=(True,),
     recompute={
         "none": frozenset(),
-        "selective": frozenset({"norm", "activation"}),
+        "selective": frozenset({EVERY_SECOND}),
         "full": frozenset({"*"}),
     },
     recompute_unfused=frozenset({"core"}),

@@ -14,6 +14,12 @@ from planner.hardware.cluster import Cluster
 from planner.recipe import Recipe
 from planner.units import BoolArray
 
+EVERYTHING = "*"
+"""Tag that stands for all operators."""
+EVERY_SECOND = "every second product"
+"""Tag that stands for the passes over memory and for every second product with weights (torchtitan's list of operators
+to save: attention, and products but for the second, fourth, … of a layer)."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
@@ -98,7 +104,7 @@ class Trainer:
     sequence_parallel: tuple[bool, ...]
     """Possible values of sequence parallelism where tp > 1."""
     recompute: dict[Recompute, frozenset[str]]
-    """For every mode, the tags of the operators that it recomputes; ``{"*"}`` for all. See ``recomputed``."""
+    """For every mode, the tags of the operators that it recomputes. See ``recomputed``."""
     recompute_unfused: frozenset[str]
     """Tags that ``selective`` adds where attention is not fused: the scores are then the largest tensors."""
     axes: frozenset[AxisName]
@@ -130,7 +136,7 @@ class Trainer:
     source: str
 
     def recomputed(self, mode: Recompute, *, fused: bool) -> frozenset[str]:
-        """Tags of the operators that a mode recomputes, for fused or unfused attention; ``{"*"}`` for all."""
+        """Tags of the operators that a mode recomputes, for fused or unfused attention."""
         tags = self.recompute[mode]
         return tags | self.recompute_unfused if mode == "selective" and not fused else tags
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from planner.candidates import Candidates, single
-from planner.cost.block import block_structure, move_bytes, saved_bytes
+from planner.cost.block import block_structure, move_bytes
+from planner.cost.saved import saved_bytes
 from planner.cost.setting import Setting, setting
 from planner.cost.strategies import Move, Structure
 from planner.graph.architecture import Architecture, Attention, Experts, LatentAttention, Layer, Mlp

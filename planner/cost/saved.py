@@ -1,0 +1,90 @@
+"""What the forward pass keeps for the backward pass, under each mode of recomputing."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from planner.cost.setting import Setting
+from planner.cost.strategies import Structure
+from planner.graph.operator import Block, Operator
+from planner.trainers.trainer import EVERY_SECOND, EVERYTHING
+from planner.units import Array
+
+KEEPS_OUTPUT = frozenset({"core"})
+"""Tags of recomputed operators whose result stays with the operator that reads it; the results of the others are
+discarded too and made again (Megatron-Core's checkpoint without output)."""
+PASSES = frozenset({"memory"})
+"""Kinds of operator whose results are made again where every second product is."""
+JOINED = ("pair", "gates")
+"""Dims along which one product of the graph stands for two of the model's: key and value, gate and up."""
+
+
+def repeated(block: Block, tags: frozenset[str]) -> dict[str, float]:
+    """Share of each operator that runs a second time when operators with these tags are recomputed.
+
+    Under ``EVERY_SECOND`` passes over memory run again, and of the products with weights the second, fourth, … of the
+    block in order of execution.
+    """
+    found: dict[str, float] = {}
+    before = 0
+    for op in block.operators:
+        share = float(EVERYTHING in tags or bool(op.tags & tags))
+        if EVERY_SECOND in tags and op.kind in PASSES:
+            share = 1.0
+        elif EVERY_SECOND in tags and op.kind == "matmul" and op.weights:
+            count = _products(block, op)
+            share = ((before + count) // 2 - before // 2) / count
+            before += count
+        found[op.name] = share
+    return found
+
+
+def _products(block: Block, op: Operator) -> int:
+    dims = block.tensors[op.weights[0]].dims
+    return 2 if any(dim in dims for dim in JOINED) else 1
+
+
+def saved_tensors(form: Structure, tags: frozenset[str]) -> dict[str, float]:
+    """Tensors kept for the backward pass, and which share of each, when operators with these tags are recomputed.
+
+    What a recomputed operator wrote is not kept, unless its tag is in ``KEEPS_OUTPUT`` and an operator that is not
+    recomputed reads it; what it reads from outside is. Logits are counted at the loss, once, not here.
+    """
+    again = repeated(form.block, tags)
+    writer = {name: op for op in form.block.operators for name in op.writes}
+    kept: dict[str, float] = {}
+    for op in form.block.operators:
+        if op.kind == "loss":
+            continue
+        wanted = list(op.saves) + ([use.tensor for use in op.reads] if again[op.name] else [])
+        for name in wanted:
+            source = writer.get(name)
+            share = 1.0 - again[source.name] if source else 1.0
+            stays = again[op.name] == 0 and source is not None and source.tags & KEEPS_OUTPUT
+            share = 1.0 if stays and EVERYTHING not in tags else share
+            if share > 0:
+                kept[name] = max(kept.get(name, 0.0), share)
+    return kept
+
+
+def saved_bytes(s: Setting, form: Structure, tags: frozenset[str]) -> Array:
+    """Bytes kept from forward to backward on one rank, in the layouts in which tensors stand.
+
+    In fp8 training what only products with weights keep is kept as it was quantised, one byte an element
+    (TransformerEngine).
+    """
+    total = np.zeros_like(s.sequences)
+    for name, share in saved_tensors(form, tags).items():
+        total = total + share * saved_tensor_bytes(s, form, name)
+    return total
+
+
+def saved_tensor_bytes(s: Setting, form: Structure, name: str) -> Array:
+    """Bytes of one kept tensor on one rank."""
+    tensor = form.block.tensors[name]
+    size = s.tensor_bytes(form.block, tensor, form.layouts[name])
+    if s.task.recipe.precision != "fp8":
+        return size
+    keepers = [op for op in form.block.operators if name in op.saves]
+    quantised = keepers and all(op.kind == "matmul" and op.weights for op in keepers)
+    return size / s.element_bytes(tensor) if quantised else size
