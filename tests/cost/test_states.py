@@ -79,6 +79,17 @@ def test_sharding_more_and_over_more_ranks_never_keeps_more(trainer, precision):
         before = total[-1] + found.gathered[0, -1]
 
 
+def test_gradients_reduced_once_a_step_are_whole_until_then():
+    """Alpa's ZeRO-2 plans: what the reduce-scatter frees was there when the backward pass ended."""
+    task = simple("torchtitan")
+    once = replace(task, trainer=replace(task.trainer, reduces_each=False))
+    rows = single(dp=8, sharding=ZERO_2)
+    less = task.trainer.memory.gradient_bytes * (1 - 1 / 8)
+    assert cost(once, rows).temporary[0, 0] - cost(task, rows).temporary[0, 0] == less
+    rows = single(dp=8, sharding=ZERO_3)
+    assert cost(once, rows).temporary[0, 0] == cost(task, rows).temporary[0, 0]
+
+
 LEVELS = (level_of(4, name="node", bandwidth=4e11, latency=1e-6), level_of(name="network"))
 
 
