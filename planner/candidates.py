@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 
@@ -16,8 +16,14 @@ from planner.units import Array, BoolArray, IntArray
 
 Recompute: TypeAlias = Literal["none", "selective", "full"]
 RECOMPUTE: tuple[Recompute, ...] = ("none", "selective", "full")
-Schedule: TypeAlias = Literal["gpipe", "1f1b", "interleaved"]
-SCHEDULES: tuple[Schedule, ...] = ("gpipe", "1f1b", "interleaved")
+Schedule: TypeAlias = Literal[
+    "gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zb-1p", "zb-2p", "zbv", "dualpipev"
+]
+SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)
+SPLIT = tuple(SCHEDULES.index(name) for name in SCHEDULES[3:])
+"""Schedules whose backward pass gives the input's gradient first and the weights' later."""
+FOLDED = (SCHEDULES.index("zbv"), SCHEDULES.index("dualpipev"))
+"""Schedules of two chunks a stage that stand in a V: down the stages and back up."""
 SHARDING: tuple[str, ...] = ("none", "ZeRO-1", "ZeRO-2", "ZeRO-3")
 """What is sharded over the data ranks: nothing; optimizer states; and gradients; and weights (FSDP)."""
 
@@ -67,6 +73,11 @@ class Candidates:
     def edp(self) -> IntArray:
         """Replicas of an expert's weights within a stage."""
         return self.dp * self.cp * self.tp // (self.ep * self.etp)
+
+    @property
+    def folded(self) -> BoolArray:
+        """Whether the chunks of the stages stand in a V."""
+        return np.isin(self.schedule, FOLDED)
 
     def num_micro_batches(self, global_batch: int) -> IntArray:
         """Micro-batches of one step (gradient accumulation)."""

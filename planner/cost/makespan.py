@@ -11,13 +11,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from planner.cost.orders import FORWARD, Schedule, group_size
-from planner.cost.schedule import (
+from planner.cost.adaptive import adaptive_order
+from planner.cost.bounds import makespan_equal, stage_bound
+from planner.cost.orders import FORWARD, Orders, Schedule, group_size
+from planner.cost.program import (
     Program,
+    Timing,
+    compile_orders,
     compile_schedule,
-    makespan_equal,
     simulate,
-    stage_bound,
     start_times,
 )
 from planner.units import Array, Number
@@ -29,7 +31,12 @@ SAME = 1e-10
 
 
 def makespan(
-    schedule: Schedule, m: int, forward: Array, backward: Array, send: Number = 0.0
+    schedule: Schedule,
+    m: int,
+    forward: Array,
+    backward: Array,
+    send: Number = 0.0,
+    weight: Array | None = None,
 ) -> Array:
     """Seconds from the first start to the last end of a schedule of m micro-batches.
 
@@ -39,8 +46,9 @@ def makespan(
         forward: of every chunk of every stage.
         backward: likewise.
         send: delay of every boundary; broadcasts to ``(..., stages)``.
+        weight: the part of the backward time in which gradients of weights are made; only for split backwards.
 
-    Shapes: ``forward`` and ``backward`` ``(n, stages, chunks)``; result ``(n,)``.
+    Shapes: ``forward``, ``backward`` and ``weight`` ``(n, stages, chunks)``; result ``(n,)``.
 
     Units: seconds.
     """
@@ -49,19 +57,24 @@ def makespan(
         return makespan_equal(1, m, 1, forward.sum((-2, -1)), backward.sum((-2, -1)))
     if schedule == Schedule.GPIPE:
         return stage_bound(schedule, np.asarray(m), forward, backward, send)
+    delay = np.broadcast_to(send, forward.shape[:-1])
+    late = np.zeros_like(backward) if weight is None else weight
+    if schedule.adaptive:
+        timings = adaptive_timings(schedule, m, forward, backward, delay, late, np.zeros(1))
+        return np.stack([timing.makespan for timing, _ in timings])
     result = np.empty(len(forward))
     open_rows = np.arange(len(forward))
-    delay = np.broadcast_to(send, forward.shape[:-1])
     periods = PERIODS
-    group = int(group_size(p, m)) if schedule == Schedule.INTERLEAVED else p
+    group = int(group_size(p, m)) if v > 1 and not schedule.folded else p
+    length = group * v * (3 if schedule.splits and schedule != Schedule.DUALPIPEV else 2)
     while len(open_rows):
         short = m - group * max(0, m // group - periods)
-        times = forward[open_rows], backward[open_rows], delay[open_rows]
+        times = tuple(part[open_rows] for part in (forward, backward, delay, late))
         program = compile_schedule(schedule, p, short, v, group)
         found = simulate(program, *times).makespan
         settled = np.ones(len(open_rows), dtype=bool)
         if short < m:
-            period, settled = _steady(program, group, start_times(program, *times))
+            period, settled = _steady(program, length, start_times(program, *times))
             found = found + (m - short) // group * period
         result[open_rows[settled]] = found[settled]
         open_rows = open_rows[~settled]
@@ -69,13 +82,50 @@ def makespan(
     return result
 
 
-def _steady(program: Program, group: int, starts: Array) -> tuple[Array, Array]:
-    """Seconds of a period of one group, and for which rows the schedule has provably settled into it.
+def adaptive_timings(
+    schedule: Schedule,
+    m: int,
+    forward: Array,
+    backward: Array,
+    send: Array,
+    weight: Array,
+    kept: Array,
+) -> list[tuple[Timing, Orders]]:
+    """Timings and orders of a schedule that is made for the times of every candidate.
 
-    Shapes: ``starts`` ``(n, stages, 2 m v)``; results ``(n,)``.
+    Args:
+        schedule: ZB-1p or ZB-2p.
+        m: micro-batches.
+        forward: of every stage.
+        backward: likewise.
+        send: delay of every boundary.
+        weight: the part of the backward time in which gradients of weights are made.
+        kept: what these still need once the input's gradient is made, as a share of the activations.
+
+    Shapes: times ``(n, stages, 1)``; ``send`` ``(n, stages)``; ``kept`` broadcasts to ``(n,)``.
     """
-    warm = int((program.orders.kind == FORWARD).argmin(axis=1).max()) - 1
-    length, end = 2 * group * program.chunks, starts.shape[-1] - warm - 1
+    found = []
+    for row, share in enumerate(np.broadcast_to(kept, len(forward))):
+        first, late = forward[row, :, 0], weight[row, :, 0]
+        gradient = backward[row, :, 0] - late
+        delay = float(send[row].max())
+        orders = adaptive_order(schedule, m, first, gradient, late, delay, float(share))
+        program = compile_orders(orders)
+        timing = simulate(program, forward[row], backward[row], send[row], weight[row])
+        found.append((timing, orders))
+    return found
+
+
+def _steady(program: Program, length: int, starts: Array) -> tuple[Array, Array]:
+    """Seconds of a period of ``length`` operations, and for which rows the schedule has provably settled into it.
+
+    The last period compared ends with the last forward of a first chunk: from there on the stages drain.
+
+    Shapes: ``starts`` ``(n, stages, operations)``; results ``(n,)``.
+    """
+    orders = program.orders
+    first = (orders.kind == FORWARD) & (orders.chunk == 0)
+    end = int(np.where(first, np.arange(first.shape[1]), 0).max(axis=1).min()) + 1
     last, middle, first = (
         starts[..., end - k * length : end - (k - 1) * length] for k in (1, 2, 3)
     )

@@ -13,7 +13,7 @@ import numpy as np
 from planner.candidates import Candidates, distinct
 from planner.cost.collectives import send
 from planner.cost.partition import block_counts, stages_of
-from planner.cost.schedule import lower_bound
+from planner.cost.bounds import lower_bound
 from planner.cost.setting import axis_members
 from planner.cost.states import StateCost, state_cost
 from planner.cost.table import BlockTable, block_table

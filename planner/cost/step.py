@@ -17,7 +17,7 @@ from planner.cost.memory import StageMemory, stage_memory
 from planner.cost.orders import Schedule
 from planner.cost.partition import stages_of
 from planner.cost.prices import Prices, block_seconds
-from planner.cost.schedule import stage_bound
+from planner.cost.bounds import stage_bound
 from planner.units import Array, IntArray
 
 

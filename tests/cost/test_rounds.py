@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from planner.cost.bounds import lower_bound, stage_bound
 from planner.cost.makespan import makespan
 from planner.cost.orders import FORWARD, Schedule, group_size, in_flight, order, warmup
-from planner.cost.schedule import compile_schedule, lower_bound, simulate, stage_bound
+from planner.cost.program import compile_schedule, simulate
 from tests.search.problems import examples
 
 many = examples(300)

@@ -1,4 +1,4 @@
-"""How long a pipelined step takes: exact simulation, closed form, and proven lower bounds.
+"""How long a pipelined step takes at least: closed form for equal stages, and proven lower bounds.
 
 Notation of the proofs: f and b are times of one chunk of one stage for one micro-batch, w = f + b; F, B and W are their
 sums over all stages and chunks. A path is a chain of operations in which each must wait for the one before, either
@@ -8,184 +8,10 @@ combination of lengths of paths is therefore a lower bound as well.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import lru_cache
-from itertools import pairwise
-
 import numpy as np
 
-from planner.cost.orders import FORWARD, Orders, Schedule, group_size, order, warmup
+from planner.cost.orders import Schedule, group_size, splits, warmup
 from planner.units import Array, IntArray, Number
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Program:
-    """A schedule made ready for simulation: operations numbered so that each follows all that it waits for."""
-
-    orders: Orders
-    """What each stage executes."""
-    chunks: int
-    """Chunks a stage."""
-    microbatches: int
-    """Micro-batches of a step."""
-    number: IntArray
-    """Number of each operation in the order tables; shape (stages, operations a stage)."""
-    levels: tuple[int, ...]
-    """Bounds of the levels: operations numbered from one bound to the next do not wait for one another."""
-    task: IntArray
-    """Row of the durations, ordered (kind, stage, chunk), of each operation."""
-    hop: IntArray
-    """Boundary that each operation's input crosses, numbered by the earlier stage; ``stages`` where none."""
-    after_own: IntArray
-    """1 + number of the operation that precedes on the same stage; 0 where none."""
-    after_data: IntArray
-    """1 + number of the operation that produces the input; 0 where none."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Timing:
-    """Result of a simulation."""
-
-    makespan: Array
-    """Seconds from the first forward to the last backward; shape (...)."""
-    idle: Array
-    """Seconds of the makespan in which a stage does not compute; shape (..., stages)."""
-
-
-@lru_cache(maxsize=64)
-def compile_schedule(
-    schedule: Schedule, p: int, m: int, v: int = 1, group: int | None = None
-) -> Program:
-    """Numbers the operations of a schedule by dependency level, by executing it in steps of equal length.
-
-    Args:
-        schedule: see :func:`planner.cost.orders.order`.
-        p: stages.
-        m: micro-batches.
-        v: chunks a stage.
-        group: micro-batches that go through a chunk before the next, p unless said otherwise.
-
-    Raises:
-        ValueError: the schedule does not exist for these numbers, or its order deadlocks.
-    """
-    orders = order(schedule, p, m, v, group)
-    producer, hop = _data_edges(orders, v, m)
-    size = orders.kind.size
-    waves = _waves(producer.reshape(p, -1))
-    ranked = np.concatenate(waves)
-    number = np.empty(size + 1, np.int64)
-    number[ranked] = np.arange(size)
-    number[size] = -1
-    own = np.arange(size).reshape(p, -1) - 1
-    own[:, 0] = size
-    stage = np.arange(p)[:, None]
-    task = ((orders.kind * p + stage) * v + orders.chunk).ravel()
-    return Program(
-        orders=orders,
-        chunks=v,
-        microbatches=m,
-        number=number[:size].reshape(p, -1),
-        levels=(0, *np.cumsum([len(wave) for wave in waves]).tolist()),
-        task=task[ranked],
-        hop=hop[ranked],
-        after_own=number[own.ravel()[ranked]] + 1,
-        after_data=number[producer[ranked]] + 1,
-    )
-
-
-def _data_edges(orders: Orders, v: int, m: int) -> tuple[IntArray, IntArray]:
-    """For each operation, in table order, its input's producer and the boundary crossed (sentinels: size, p)."""
-    p, size = len(orders.kind), orders.kind.size
-    stage = np.arange(p)[:, None]
-    depth = orders.chunk * p + stage
-    places = np.full((2, p * v, m), size)
-    places[orders.kind, depth, orders.microbatch] = np.arange(size).reshape(p, -1)
-    forward = orders.kind == FORWARD
-    turn = ~forward & (depth == p * v - 1)
-    source = np.where(turn, depth, np.where(forward, depth - 1, depth + 1))
-    kind = np.where(turn, FORWARD, orders.kind)
-    producer = np.where(source < 0, size, places[kind, source, orders.microbatch])
-    boundary = np.minimum(source, depth) % p
-    hop = np.where(turn | (source < 0) | (p == 1), p, boundary)
-    return producer.ravel(), hop.ravel()
-
-
-def _waves(producer: IntArray) -> list[IntArray]:
-    """Operations that become ready together when each takes one step, as positions in the flat tables."""
-    p, length = producer.shape
-    start, never = p * length, p * length + 1
-    waits = np.column_stack([producer, np.full(p, never)])
-    done = np.zeros(never + 1, np.bool_)
-    done[start] = True
-    stage, base, cursor = np.arange(p), np.arange(p) * length, np.zeros(p, np.int64)
-    waves = []
-    while (ready := done[waits[stage, cursor]]).any():
-        wave = (base + cursor)[ready]
-        done[wave] = True
-        cursor += ready
-        waves.append(wave)
-    if (cursor < length).any():
-        raise ValueError(f"stages {np.flatnonzero(cursor < length).tolist()} wait for one another")
-    return waves
-
-
-def simulate(program: Program, forward: Array, backward: Array, send: Number = 0.0) -> Timing:
-    """Exact makespan: each operation starts once its stage is free and its input has arrived.
-
-    Args:
-        program: from :func:`compile_schedule`.
-        forward: time of each stage's chunk for one micro-batch.
-        backward: the same backwards.
-        send: delay of an activation or gradient over the boundary between a stage and the next (the last one's next
-            is the first); stages do not wait while they send.
-
-    Shapes:
-        forward and backward (..., stages, chunks); send broadcasts to (..., stages).
-
-    Units:
-        Seconds.
-    """
-    ends, _ = _execute(program, forward, backward, send)
-    makespan = np.asarray(ends[program.number[:, -1] + 1].max(axis=0))
-    busy = program.microbatches * (forward + backward).sum(axis=-1)
-    return Timing(makespan, makespan[..., None] - busy)
-
-
-def start_times(program: Program, forward: Array, backward: Array, send: Number = 0.0) -> Array:
-    """When each operation starts, for a timeline; arguments as in :func:`simulate`.
-
-    Returns:
-        Seconds, at the places of ``program.orders``.
-
-    Shapes:
-        (..., stages, operations a stage).
-    """
-    ends, costs = _execute(program, forward, backward, send)
-    return np.moveaxis((ends[1:] - costs)[program.number], (0, 1), (-2, -1))
-
-
-def _execute(
-    program: Program, forward: Array, backward: Array, send: Number
-) -> tuple[Array, Array]:
-    """End (from 1, entry 0 is the start of the step) and duration (from 0) of each operation, by number."""
-    p, v = len(program.orders.kind), program.chunks
-    shape = np.broadcast_shapes(forward.shape, backward.shape, (*np.shape(send), 1))
-    if shape[-2:] != (p, v):
-        raise ValueError(f"times must end in the shape ({p}, {v}), not {shape[-2:]}")
-    lead = shape[:-2]
-    kinds = np.stack([np.broadcast_to(times, shape) for times in (forward, backward)])
-    durations = np.moveaxis(kinds, (-2, -1), (1, 2)).reshape(2 * p * v, *lead)
-    delays = np.zeros((p + 1, *lead))
-    delays[:p] = np.moveaxis(np.broadcast_to(send, shape[:-1]), -1, 0)
-    costs = durations[program.task]
-    lags = costs + delays[program.hop]
-    ends = np.zeros((len(costs) + 1, *lead))
-    for first, last in pairwise(program.levels):
-        part = slice(first, last)
-        free = ends[program.after_own[part]] + costs[part]
-        fed = ends[program.after_data[part]] + lags[part]
-        np.maximum(free, fed, out=ends[first + 1 : last + 1])
-    return ends, costs
 
 
 def makespan_equal(
@@ -239,7 +65,7 @@ def lower_bound(
         Seconds.
 
     Proof:
-        Beside the formula of each schedule, below.
+        Beside the formula of each schedule, below; with split backwards, some stage is as busy as the mean.
     """
     p, m, v = np.asarray(p), np.asarray(m), np.asarray(v)
     hop = np.multiply(send, p > 1)
@@ -247,8 +73,13 @@ def lower_bound(
     alternating = _alternating_bound(p, m, forward, backward) + 2 * (p - 1) * hop
     whole = group_size(p, np.where(np.equal(schedule, Schedule.INTERLEAVED), m, p))
     interleaved = _interleaved_bound((p, m, v), whole, forward, backward, (p * v - 1) * hop)
-    kinds = [np.equal(schedule, Schedule.GPIPE), np.equal(schedule, Schedule.ONE_F_ONE_B)]
-    return np.asarray(np.select(kinds, [gpipe, alternating], interleaved), np.float64)
+    busiest = np.add(forward, backward) * (m / p)
+    kinds = [
+        np.equal(schedule, Schedule.GPIPE),
+        np.equal(schedule, Schedule.ONE_F_ONE_B),
+        splits(np.asarray(schedule)),
+    ]
+    return np.asarray(np.select(kinds, [gpipe, alternating, busiest], interleaved), np.float64)
 
 
 def _alternating_bound(p: IntArray, m: IntArray, forward: Number, backward: Number) -> Array:
@@ -309,7 +140,12 @@ def _interleaved_bound(
 
 
 def stage_bound(
-    schedule: Schedule, m: int | IntArray, forward: Array, backward: Array, send: Number = 0.0
+    schedule: Schedule,
+    m: int | IntArray,
+    forward: Array,
+    backward: Array,
+    send: Number = 0.0,
+    weight: Array | None = None,
 ) -> Array:
     """A lower bound on the makespan of given stages, exact for GPipe and for equal stages.
 
@@ -318,10 +154,11 @@ def stage_bound(
         m: micro-batches.
         forward: time of each stage's chunk for one micro-batch.
         backward: the same backwards.
-        send: as in :func:`simulate`.
+        send: as in :func:`planner.cost.program.simulate`.
+        weight: the part of the backward time in which gradients of weights are made.
 
     Shapes:
-        m (...), forward and backward (..., stages, chunks), send broadcasts to (..., stages); result (...).
+        m (...), forward, backward and weight (..., stages, chunks), send broadcasts to (..., stages); result (...).
 
     Units:
         Seconds.
@@ -330,7 +167,8 @@ def stage_bound(
         Stage i executes m w_i, at best without a pause. The earliest arrival of a gradient replaces the time of the
         forwards before its first backward; the least time from its last forward to the end replaces, by symmetry,
         the backwards after it. Both hold together unless all forwards come before all backwards; then one of
-        them, and on the other side the plain lead-in. GPipe: each phase is a flow shop of equal jobs.
+        them, and on the other side the plain lead-in. GPipe: each phase is a flow shop of equal jobs. Split backwards:
+        only the arrival holds, with the input's gradients alone; in a V or an order of unknown warm-up, the lead-in.
     """
     p, v = forward.shape[-2:]
     hops = np.broadcast_to(send, (*np.shape(send)[:-1], p)) if p > 1 else np.zeros(1)
@@ -339,10 +177,18 @@ def stage_bound(
         phases = [x.sum((-2, -1)) + (repeats - 1) * x.max((-2, -1)) for x in (forward, backward)]
         return np.asarray(phases[0] + phases[1] + 2 * hops[..., :-1].sum(-1), np.float64)
     rows = repeats[..., None]
+    if schedule.folded or schedule.adaptive:
+        crossed = np.cumsum(hops, axis=-1) - hops
+        lead = np.cumsum(forward[..., 0], axis=-1) - forward[..., 0] + crossed
+        return np.asarray((rows * (forward + backward).sum(-1) + lead).max(-1), np.float64)
     first = np.minimum(warmup(schedule, p, rows, v, np.arange(p)) + 1, rows * v)
-    group = group_size(p, rows)[..., None] if schedule == Schedule.INTERLEAVED else np.asarray(p)
+    group = group_size(p, rows)[..., None] if v > 1 else np.asarray(p)
     rounds, rest = np.divmod(first[..., None], group * v)
     counts = rounds * group + np.clip(rest - np.arange(v) * group, 0, group)
+    if schedule.splits:
+        gradient = backward if weight is None else backward - weight
+        _, arrival = _turn(forward, gradient, hops, counts)
+        return np.asarray((rows * (forward + backward).sum(-1) + arrival).max(-1), np.float64)
     lead, arrival = _turn(forward, backward, hops, counts)
     tail, departure = _turn(backward, forward, hops, counts)
     apart = np.maximum(arrival + tail, lead + departure)
