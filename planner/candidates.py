@@ -22,6 +22,8 @@ Schedule: TypeAlias = Literal[
 SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)
 SPLIT = tuple(SCHEDULES.index(name) for name in SCHEDULES[3:])
 """Schedules whose backward pass gives the input's gradient first and the weights' later."""
+LOOPED = (SCHEDULES.index("interleaved"), SCHEDULES.index("zb-h1"))
+"""Schedules of several chunks a stage, which go round the stages."""
 FOLDED = (SCHEDULES.index("zbv"), SCHEDULES.index("dualpipev"))
 """Schedules of two chunks a stage that stand in a V: down the stages and back up."""
 SHARDING: tuple[str, ...] = ("none", "ZeRO-1", "ZeRO-2", "ZeRO-3")

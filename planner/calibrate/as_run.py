@@ -55,5 +55,7 @@ def as_run(software: Software, traits: Mapping[str, Json]) -> Trainer:
         changes["sends_once"] = True
     if traits["bf16_gradients"]:
         changes["gradient_bytes"] = 2.0
+    if traits["zero_bubble"]:
+        changes["step_barrier"] = False
     told = ",".join(f"{key}={value}" for key, value in sorted(changes.items()))
     return varied(base, data | changes, f"{name} {told}")

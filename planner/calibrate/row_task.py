@@ -35,6 +35,7 @@ PRECISION_WORDS: tuple[tuple[str, Precision], ...] = (
 """First word found in what the row says; the precision that we price."""
 _IN_2024 = re.compile(r"(^|[^0-9])(20)?24(0[1-9]|1[0-2])([^0-9]|$)")
 """A year and month of 2024 in a name, as in ``llama3_h100_202412``."""
+ZERO_BUBBLE = ("zb-h1", "zb-h2", "zb-1p", "zb-2p")
 INTERLEAVED, ONE_F_ONE_B = SCHEDULES.index("interleaved"), SCHEDULES.index("1f1b")
 
 
@@ -218,6 +219,8 @@ def _recompute(run: Run, found: _Open) -> int:
 def _schedule(run: Run, vpp: int, found: _Open) -> int:
     word = (run.parallel.schedule or "none").lower()
     priced = INTERLEAVED if vpp > 1 else ONE_F_ONE_B
+    if word in ZERO_BUBBLE and vpp == 1:
+        return SCHEDULES.index(word)
     if word not in ("none", SCHEDULES[priced]) and (run.parallel.pp or 1) > 1:
         found.texts.append(f"schedule '{word}' priced as {SCHEDULES[priced]}")
     return priced

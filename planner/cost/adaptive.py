@@ -8,6 +8,7 @@ All four orders are made, and the one with the shortest span of the busiest stag
 
 from __future__ import annotations
 
+from functools import lru_cache
 from itertools import product
 
 import numpy as np
@@ -48,6 +49,13 @@ def adaptive_order(
     Source:
         Qi et al. 2024, Zero Bubble Pipeline Parallelism, section 3.1; reproduces the bubble rates of its table 5.
     """
+    key = tuple(np.round([forward, gradient, weight], 15).ravel().tolist())
+    return _made(schedule, m, key, round(send, 15), round(kept, 9))
+
+
+@lru_cache(maxsize=128)
+def _made(schedule: Schedule, m: int, key: tuple[float, ...], send: float, kept: float) -> Orders:
+    forward, gradient, weight = np.array(key).reshape(3, -1)
     p = len(forward)
     limit = p if schedule == Schedule.ZB_1P else 2 * p
     tries = (

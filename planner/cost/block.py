@@ -15,7 +15,7 @@ import numpy as np
 from planner.candidates import Recompute
 from planner.cost import kernels
 from planner.cost.collectives import collective
-from planner.cost.saved import repeated, saved_bytes
+from planner.cost.saved import kept_bytes, repeated, saved_bytes
 from planner.cost.setting import Setting, shards
 from planner.cost.strategies import BlockKey, Move, Structure, roles_of, structure
 from planner.graph.operator import Block, DimName, Operator
@@ -67,12 +67,16 @@ class BlockCost:
     """Seconds of compute."""
     backward: Array
     """Seconds of compute, without recompute."""
+    weight: Array
+    """The part of the backward seconds in which products make gradients of weights."""
     traffic: Mapping[str, Traffic]
     """By family of ``FAMILIES``."""
     recompute: Mapping[Recompute, Array]
     """Seconds by which each mode lengthens the backward pass, repeated collectives included."""
     saved: Mapping[Recompute, Array]
     """Bytes kept from the forward to the backward pass."""
+    kept: Array
+    """Bytes that products still need for their weights' gradients once the block's input has its gradient."""
     working: Mapping[Recompute, Array]
     """Bytes alive beside them while the block's layer runs backwards: what is made again, and the gradients of what the
     largest operator reads and writes. What happens at the loss is not counted here."""
@@ -105,6 +109,7 @@ def block_cost(s: Setting, block: Block, *, sp: bool) -> BlockCost:
     costs = [operator_cost(s, block, op, split) for op, split in _pairs(form)]
     forward = sum((c.forward for c in costs), np.zeros_like(s.sequences))
     backward = sum((c.backward for c in costs), np.zeros_like(s.sequences))
+    late = sum(map(_weight_seconds, block.operators, costs), np.zeros_like(s.sequences))
     floor = _launch_floor(s, block)
     core = sum(c.forward for op, c in zip(block.operators, costs, strict=True) if "core" in op.tags)
     traffic, again = _traffic(s, form, np.asarray(core, dtype=np.float64))
@@ -124,12 +129,15 @@ def block_cost(s: Setting, block: Block, *, sp: bool) -> BlockCost:
         sum(t.exposed_forward for t in traffic.values()),
         sum(t.exposed_backward for t in traffic.values()),
     )
+    launched = np.maximum(backward, 2.0 * floor - waits[1])
     return BlockCost(
         forward=np.maximum(forward, floor - waits[0]),
-        backward=np.maximum(backward, 2.0 * floor - waits[1]),
+        backward=launched,
+        weight=late * launched / np.maximum(backward, 1e-30),
         traffic=traffic,
         recompute={mode: _recompute(form, costs, tags, again) for mode, tags in modes.items()},
         saved=saved,
+        kept=kept_bytes(s, form),
         working={mode: peak + np.maximum(saved["none"] - saved[mode], 0.0) for mode in modes},
         dense=total - expert,
         expert=expert,
@@ -160,6 +168,12 @@ def operator_cost(s: Setting, block: Block, op: Operator, split: Split) -> Opera
         forward = kernels.memory_pass(chip, passes * size)
         backward = (2.0 if op.kind == "memory" else 1.0) * forward
     return OperatorCost(forward=forward, backward=backward, flops=flops, size=size)
+
+
+def _weight_seconds(op: Operator, cost: OperatorCost) -> Array:
+    """Seconds in which an operator makes the gradients of its weights: one of the products that run backwards."""
+    product = op.kind == "matmul" and op.weights and op.backward > 1.0
+    return cost.backward / op.backward if product else np.zeros_like(cost.backward)
 
 
 def _attention_seconds(s: Setting, block: Block, split: Split, flops: Array) -> Array:

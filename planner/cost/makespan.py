@@ -106,14 +106,34 @@ def adaptive_timings(
     """
     found = []
     for row, share in enumerate(np.broadcast_to(kept, len(forward))):
-        first, late = forward[row, :, 0], weight[row, :, 0]
-        gradient = backward[row, :, 0] - late
-        delay = float(send[row].max())
-        orders = adaptive_order(schedule, m, first, gradient, late, delay, float(share))
-        program = compile_orders(orders)
-        timing = simulate(program, forward[row], backward[row], send[row], weight[row])
-        found.append((timing, orders))
+        times = forward[row], backward[row], weight[row]
+        program = timed_program(
+            schedule, m, times[0], times[1], float(send[row].max()), times[2], float(share)
+        )
+        timing = simulate(program, times[0], times[1], send[row], times[2])
+        found.append((timing, program.orders))
     return found
+
+
+def timed_program(
+    schedule: Schedule,
+    m: int,
+    forward: Array,
+    backward: Array,
+    send: float,
+    weight: Array,
+    kept: float = 0.0,
+) -> Program:
+    """The program of any schedule for one candidate's times; arguments as in :func:`adaptive_timings`.
+
+    Shapes: times ``(stages, chunks)``.
+    """
+    p, v = forward.shape
+    if schedule.adaptive:
+        first, late = forward[:, 0], weight[:, 0]
+        gradient = backward[:, 0] - late
+        return compile_orders(adaptive_order(schedule, m, first, gradient, late, send, kept))
+    return compile_schedule(schedule, p, m, v, int(group_size(p, m)) if v > 1 else p)
 
 
 def _steady(program: Program, length: int, starts: Array) -> tuple[Array, Array]:

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner.cost.orders import in_flight
+from planner.cost.activations import held_at_least, held_at_once
 from planner.cost.prices import Prices, outer_stages
 from planner.cost.states import WEIGHTS
-from planner.units import Array, BoolArray, IntArray
+from planner.units import Array, IntArray
 
 TERMS = (
     "weights",
@@ -38,15 +38,13 @@ class StageMemory:
         return np.asarray(self.parts.sum(axis=-1))
 
 
-def stage_memory(p: Prices, blocks: IntArray, stage: IntArray, *, last: BoolArray) -> StageMemory:
-    """Memory of some stages of every candidate; arguments as in :func:`memory_parts`."""
-    parts = memory_parts(p, blocks, stage, last=last)
-    return StageMemory(parts=np.stack(parts, axis=-1), in_flight=in_flight_of(p, stage))
+def stage_memory(p: Prices, blocks: IntArray, stage: IntArray) -> StageMemory:
+    """Memory of all stages of every candidate; arguments as in :func:`memory_parts`, stages in order."""
+    flying = held_at_once(p, blocks, stage)
+    return StageMemory(parts=np.stack(memory_parts(p, blocks, flying), axis=-1), in_flight=flying)
 
 
-def memory_parts(
-    p: Prices, blocks: IntArray, stage: IntArray, *, last: BoolArray
-) -> tuple[Array, ...]:
+def memory_parts(p: Prices, blocks: IntArray, flying: Array) -> tuple[Array, ...]:
     """Memory of some stages of every candidate, by kind as in ``TERMS``, at the worst moment of a step.
 
     States are always there. Beside them the activations in flight and either the logits, when the loss runs backwards,
@@ -56,8 +54,7 @@ def memory_parts(
     Args:
         p: the candidates.
         blocks: how many of each block stand on the stage, all chunks; ``(n, stages, blocks)``.
-        stage: index of each stage; ``(n, stages)``.
-        last: whether the stage has the head; ``(n, stages)``.
+        flying: micro-batches whose activations each stage holds; ``(n, stages)``.
 
     Shapes: ``(n, stages)`` each.
 
@@ -72,7 +69,7 @@ def memory_parts(
         return np.asarray(each[0][wide] * dense + each[1][wide] * expert)
 
     copies = states(p.states.gathered)
-    moments = _moments(p, columns, in_flight_of(p, stage), last, states(p.states.temporary))
+    moments = _moments(p, columns, flying, states(p.states.temporary))
     alive = np.stack([sum(parts[1:], parts[0]) for parts in moments])
     worst = alive.argmax(axis=0)
     activations, working, logits, buffers = (
@@ -92,7 +89,7 @@ def memory_parts(
 
 
 def _moments(
-    p: Prices, columns: Array, flying: Array, last: BoolArray, temporary: Array
+    p: Prices, columns: Array, flying: Array, temporary: Array
 ) -> tuple[tuple[Array, ...], ...]:
     """What is alive beside the states when the loss, a layer and the optimizer run.
 
@@ -110,7 +107,7 @@ def _moments(
     working = _most(columns, p.table.working[rows.recompute, key])
     working = working + memory.wgrad_bytes * _most(columns, p.table.largest[key])
     split = memory.logit_bytes + memory.logit_whole_bytes * rows.tp[wide]
-    logits = np.where(last, split * p.table.logits[key][wide], 0.0)
+    logits = np.where(columns[-1] > 0, split * p.table.logits[key][wide], 0.0)
     layers, tables = (size * p.task.recipe.weight_bytes for size in _gathered(p, columns))
     none = np.zeros_like(flying)
     return (
@@ -120,20 +117,13 @@ def _moments(
     )
 
 
-def in_flight_of(p: Prices, stage: IntArray) -> Array:
-    """Micro-batches whose activations each stage holds at its peak; shape of ``stage``."""
-    rows, m = p.rows, p.micro_batches
-    wide = (slice(None), None)
-    return in_flight(rows.schedule[wide], rows.pp[wide], m[wide], rows.vpp[wide], stage)
-
-
 def memory_bound(p: Prices) -> Array:
     """Bytes that the fullest of the first, second and last stage needs: at least one rank needs as much; ``(n,)``."""
     blocks = outer_stages(p)
     pp = p.rows.pp[:, None]
     stage = np.minimum(np.array([[0, 1, 0]]), pp - 1)
     stage = np.where(np.array([[False, False, True]]), pp - 1, stage)
-    parts = memory_parts(p, blocks, stage, last=stage == pp - 1)
+    parts = memory_parts(p, blocks, held_at_least(p, blocks, stage))
     first, second, last = np.moveaxis(sum(parts[1:], parts[0]), 1, 0)
     return np.asarray(np.maximum(np.maximum(first, second), last))
 

@@ -13,7 +13,7 @@ from enum import IntEnum
 
 import numpy as np
 
-from planner.candidates import FOLDED, SCHEDULES, SPLIT
+from planner.candidates import FOLDED, LOOPED, SCHEDULES, SPLIT
 from planner.units import Array, BoolArray, IntArray, Number
 
 FORWARD, BACKWARD, INPUT, WEIGHT, NOTHING = range(5)
@@ -61,7 +61,7 @@ class Schedule(IntEnum):
     @property
     def grouped(self) -> bool:
         """Whether groups of micro-batches go through a chunk before the next chunk."""
-        return self in (Schedule.INTERLEAVED, Schedule.ZB_H1)
+        return self.value in LOOPED
 
     @classmethod
     def named(cls, label: str) -> Schedule:
@@ -208,7 +208,8 @@ def warmup(
         All broadcast.
 
     Source:
-        Megatron-LM ``get_pp_rank_microbatches``; torch.distributed.pipelining Interleaved1F1B and InterleavedZeroBubble.
+        Megatron-LM ``get_pp_rank_microbatches``; torch.distributed.pipelining, Interleaved1F1B and
+        InterleavedZeroBubble.
     """
     return _warmup(schedule, p, m, v, stage, group_size(p, np.where(np.greater(v, 1), m, p)))
 
@@ -233,7 +234,7 @@ def _warmup(
 
 def _delay(schedule: int | IntArray, stage: int | IntArray) -> IntArray:
     """Passes by which the gradients of weights follow the input's, under ZB-H1 and ZB-H2."""
-    return np.where(np.equal(schedule, Schedule.ZB_H2), 2, 1) * np.asarray(stage)
+    return np.asarray(np.where(np.equal(schedule, Schedule.ZB_H2), 2, 1) * np.asarray(stage))
 
 
 def in_flight(

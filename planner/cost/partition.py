@@ -22,16 +22,27 @@ def block_counts(model: Model) -> IntArray:
     return np.array([1, *layers, *([len(model.mtp)] if model.mtp else []), 1], dtype=np.int64)
 
 
-def even_cut(num_layers: int, pp: int, vpp: int) -> IntArray:
-    """Layers of every chunk of every stage, as equal as they can be.
+def by_stage(chunks: IntArray, pp: int, *, folded: bool) -> IntArray:
+    """What is listed chunk by chunk of the model, by stage: chunks go round the stages, or down and back up in a V.
 
-    Chunks follow one another stage by stage, then from the last stage back to the first. Where layers are left over,
+    Shapes: ``(chunks, ...)`` to ``(pp, vpp, ...)``.
+    """
+    rows = chunks.reshape(-1, pp, *chunks.shape[1:])
+    if folded:
+        rows = np.stack([row[::-1] if turn % 2 else row for turn, row in enumerate(rows)])
+    return np.swapaxes(rows, 0, 1)
+
+
+def even_cut(num_layers: int, pp: int, vpp: int) -> IntArray:
+    """Layers of every chunk of the model, as equal as they can be.
+
+    Where layers are left over,
     the chunks in the middle take one more each, later ones first (they hold fewer micro-batches), then the first; the
     last chunk, which has the head, takes none.
 
-    Shapes: ``(pp, vpp)``.
+    Shapes: ``(pp · vpp,)``.
 
-    >>> even_cut(61, 4, 1).ravel().tolist(), even_cut(126, 16, 1).ravel().tolist()[::15]
+    >>> even_cut(61, 4, 1).tolist(), even_cut(126, 16, 1).tolist()[::15]
     ([15, 15, 16, 15], [7, 7])
     """
     chunks = pp * vpp
@@ -39,11 +50,13 @@ def even_cut(num_layers: int, pp: int, vpp: int) -> IntArray:
     counts = np.full(chunks, base, dtype=np.int64)
     wish = [*range(chunks - 2, 0, -1), 0, chunks - 1]
     counts[wish[:extra]] += 1
-    return counts.reshape(vpp, pp).T
+    return counts
 
 
 @lru_cache(maxsize=4096)
-def stage_blocks(layers: tuple[int, ...], num_kinds: int, mtp: int, pp: int, vpp: int) -> IntArray:
+def stage_blocks(
+    layers: tuple[int, ...], num_kinds: int, mtp: int, pp: int, vpp: int, *, folded: bool
+) -> IntArray:
     """How many of each distinct block stand in every chunk of every stage.
 
     Args:
@@ -52,10 +65,11 @@ def stage_blocks(layers: tuple[int, ...], num_kinds: int, mtp: int, pp: int, vpp
         mtp: number of multi-token-prediction modules (on the last chunk).
         pp: stages.
         vpp: chunks a stage.
+        folded: whether chunks stand in a V.
 
     Shapes: ``(pp, vpp, blocks)``; columns as in :func:`distinct_blocks`.
     """
-    cut = even_cut(len(layers), pp, vpp).T.ravel()
+    cut = even_cut(len(layers), pp, vpp)
     ends = np.concatenate([[0], np.cumsum(cut)])
     kinds = np.zeros((len(layers) + 1, num_kinds), dtype=np.int64)
     kinds[1:] = np.cumsum(np.eye(num_kinds, dtype=np.int64)[list(layers)], axis=0)
@@ -65,9 +79,10 @@ def stage_blocks(layers: tuple[int, ...], num_kinds: int, mtp: int, pp: int, vpp
     table[0, 0] = table[-1, -1] = 1
     if mtp:
         table[-1, -2] = mtp
-    return table.reshape(vpp, pp, -1).transpose(1, 0, 2)
+    return by_stage(table, pp, folded=folded)
 
 
-def stages_of(model: Model, pp: int, vpp: int) -> IntArray:
+def stages_of(model: Model, pp: int, vpp: int, *, folded: bool) -> IntArray:
     """:func:`stage_blocks` of a model."""
-    return stage_blocks(model.layers, len(model.blocks), len(model.mtp), pp, vpp)
+    kinds, modules = len(model.blocks), len(model.mtp)
+    return stage_blocks(model.layers, kinds, modules, pp, vpp, folded=folded)

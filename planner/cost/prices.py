@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from planner.candidates import Candidates, distinct
+from planner.cost.bounds import lower_bound
 from planner.cost.collectives import send
 from planner.cost.partition import block_counts, stages_of
-from planner.cost.bounds import lower_bound
 from planner.cost.setting import axis_members
 from planner.cost.states import StateCost, state_cost
 from planner.cost.table import BlockTable, block_table
@@ -102,6 +102,11 @@ def block_seconds(p: Prices) -> tuple[Array, Array]:
     )
 
 
+def weight_seconds(p: Prices) -> Array:
+    """The part of the backward seconds of every block in which gradients of weights are made; ``(n, blocks)``."""
+    return p.table.weight[p.key]
+
+
 def state_seconds(p: Prices) -> tuple[Array, Array]:
     """Seconds of state traffic of every block each micro-batch, forwards and backwards; ``(n, blocks)``."""
     dense, expert = p.table.dense[p.key], p.table.expert[p.key]
@@ -155,13 +160,13 @@ def busiest_stage(p: Prices, seconds: Array) -> Array:
 
     Shapes: ``(n,)``.
     """
-    first, index = distinct([p.rows.pp, p.rows.vpp])
+    first, index = distinct([p.rows.pp, p.rows.vpp, p.rows.folded.astype(np.int64)])
     order = np.argsort(index, kind="stable")
     starts = np.searchsorted(index[order], np.arange(len(first) + 1))
     busiest = np.empty(len(index))
-    for pair, row in enumerate(first):
+    for pair in range(len(first)):
         mine = order[starts[pair] : starts[pair + 1]]
-        held = stages_of(p.task.model, int(p.rows.pp[row]), int(p.rows.vpp[row])).sum(axis=1)
+        held = cut_of(p.take(mine[:1])).sum(axis=1)
         kinds = np.unique(held, axis=0)
         busiest[mine] = (seconds[mine] @ kinds.T).max(axis=1)
     return busiest
@@ -172,13 +177,18 @@ def outer_stages(p: Prices) -> IntArray:
 
     Shapes: ``(n, 3, blocks)``.
     """
-    first, index = distinct([p.rows.pp, p.rows.vpp])
-    pairs = zip(p.rows.pp[first], p.rows.vpp[first], strict=True)
-    model = p.task.model
-    chosen = np.stack(
-        [
-            stages_of(model, int(pp), int(vpp)).sum(axis=1)[[0, min(1, int(pp) - 1), -1]]
-            for pp, vpp in pairs
-        ]
-    )
-    return np.asarray(chosen[index])
+    first, index = distinct([p.rows.pp, p.rows.vpp, p.rows.folded.astype(np.int64)])
+    chosen = []
+    for row in first:
+        held = cut_of(p.take(np.array([row]))).sum(axis=1)
+        chosen.append(held[[0, min(1, len(held) - 1), -1]])
+    return np.asarray(np.stack(chosen)[index])
+
+
+def cut_of(p: Prices) -> IntArray:
+    """How many of each block stand in every chunk of every stage of the first candidate: the even cut.
+
+    Shapes: ``(stages, chunks, blocks)``.
+    """
+    pp, vpp = int(p.rows.pp[0]), int(p.rows.vpp[0])
+    return stages_of(p.task.model, pp, vpp, folded=bool(p.rows.folded[0]))

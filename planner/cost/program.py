@@ -46,8 +46,8 @@ class Timing:
     idle: Array
     """Seconds of the makespan in which a stage does not compute; shape (..., stages)."""
     span: Array
-    """Seconds from a stage's first start to its last end, of the stage where that is most; shape (...). Steps follow one
-    another at this distance where no stage waits for the others between two steps."""
+    """Seconds from a stage's first start to its last end, of the stage where that is most; shape (...). Steps follow
+    one another at this distance where no stage waits for the others between two steps."""
 
 
 @lru_cache(maxsize=64)

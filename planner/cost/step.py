@@ -12,12 +12,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from planner.candidates import distinct
-from planner.cost.makespan import makespan
+from planner.cost.activations import kept_share
+from planner.cost.bounds import stage_bound
+from planner.cost.makespan import adaptive_timings, makespan
 from planner.cost.memory import StageMemory, stage_memory
 from planner.cost.orders import Schedule
-from planner.cost.partition import stages_of
-from planner.cost.prices import Prices, block_seconds
-from planner.cost.bounds import stage_bound
+from planner.cost.prices import Prices, block_seconds, cut_of, weight_seconds
 from planner.units import Array, IntArray
 
 
@@ -30,6 +30,8 @@ class StageTimes:
     forward: Array
     """Seconds of one micro-batch; ``(n, stages, chunks)``."""
     backward: Array
+    weight: Array
+    """The part of ``backward`` in which gradients of weights are made."""
     exposed_states: Array
     """Exposed seconds of gradient reduction and weight gathering once a step; ``(n, stages)``."""
     hidden_states: Array
@@ -57,8 +59,7 @@ def shapes(p: Prices) -> Iterator[IntArray]:
 
 def stage_times(p: Prices) -> StageTimes:
     """Cut candidates of one shape into stages and add up their blocks."""
-    pp, vpp = int(p.rows.pp[0]), int(p.rows.vpp[0])
-    blocks = stages_of(p.task.model, pp, vpp)
+    blocks = cut_of(p)
     forward, backward = block_seconds(p)
     chunk_forward = np.einsum("scb,nb->nsc", blocks, forward)
     chunk_backward = np.einsum("scb,nb->nsc", blocks, backward)
@@ -74,6 +75,7 @@ def stage_times(p: Prices) -> StageTimes:
         blocks=blocks,
         forward=chunk_forward,
         backward=chunk_backward,
+        weight=np.einsum("scb,nb->nsc", blocks, weight_seconds(p)),
         exposed_states=exposed,
         hidden_states=once - exposed,
         update=update,
@@ -81,9 +83,15 @@ def stage_times(p: Prices) -> StageTimes:
 
 
 def makespans(p: Prices, times: StageTimes) -> Array:
-    """Makespan of candidates of one shape, exactly."""
+    """Makespan of candidates of one shape, exactly; the distance of two steps where no stage waits for the others."""
     schedule, m = Schedule(int(p.rows.schedule[0])), int(p.micro_batches[0])
-    return makespan(schedule, m, times.forward, times.backward, p.send[:, None])
+    costs = (times.forward, times.backward, p.send[:, None], times.weight)
+    if schedule.adaptive and times.blocks.shape[0] > 1:
+        shares = kept_share(p, times.blocks.sum(axis=1)).max(axis=1)
+        timings = adaptive_timings(schedule, m, *costs, shares)
+        rolling = not p.task.trainer.step_barrier
+        return np.stack([t.span if rolling else t.makespan for t, _ in timings])
+    return makespan(schedule, m, *costs)
 
 
 def makespan_bounds(p: Prices, times: StageTimes) -> Array:
@@ -91,7 +99,8 @@ def makespan_bounds(p: Prices, times: StageTimes) -> Array:
     if times.blocks.shape[0] == 1:
         return makespans(p, times)
     schedule = Schedule(int(p.rows.schedule[0]))
-    return stage_bound(schedule, p.micro_batches, times.forward, times.backward, p.send[:, None])
+    costs = (times.forward, times.backward, p.send[:, None], times.weight)
+    return stage_bound(schedule, p.micro_batches, *costs)
 
 
 def step_seconds(p: Prices, times: StageTimes, makespan: Array) -> Array:
@@ -108,7 +117,7 @@ def memory_of_stages(p: Prices, blocks: IntArray) -> StageMemory:
     n = len(p.rows)
     stage = np.broadcast_to(np.arange(pp), (n, pp))
     held = np.broadcast_to(blocks.sum(axis=1), (n, pp, blocks.shape[2]))
-    return stage_memory(p, held, stage, last=stage == pp - 1)
+    return stage_memory(p, held, stage)
 
 
 def exact(p: Prices) -> Exact:
@@ -127,8 +136,7 @@ def exact_memory(p: Prices) -> Array:
     memory = np.empty(len(p.rows))
     for index in shapes(p):
         part = p.take(index)
-        blocks = stages_of(p.task.model, int(part.rows.pp[0]), int(part.rows.vpp[0]))
-        memory[index] = memory_of_stages(part, blocks).total.max(axis=1)
+        memory[index] = memory_of_stages(part, cut_of(part)).total.max(axis=1)
     return memory
 
 

@@ -29,6 +29,8 @@ class BlockTable:
     forward: Array
     """Seconds of compute."""
     backward: Array
+    weight: Array
+    """The part of the backward seconds in which gradients of weights are made."""
     exposed: Array
     """Seconds of exposed communication; ``(families, 2, keys, blocks)``, forward then backward."""
     hidden: Array
@@ -39,6 +41,8 @@ class BlockTable:
     """Bytes; ``(modes, keys, blocks)``."""
     working: Array
     """Bytes; ``(modes, keys, blocks)``."""
+    kept: Array
+    """Bytes of ``saved`` and of gradients that gradients of weights need."""
     dense: Array
     """Elements of weights on the rank."""
     expert: Array
@@ -88,6 +92,8 @@ def block_table(task: Task, rows: Candidates) -> tuple[BlockTable, IntArray]:
 _KEY_AXIS = {
     "forward": 0,
     "backward": 0,
+    "weight": 0,
+    "kept": 0,
     "exposed": 2,
     "hidden": 2,
     "recompute": 1,
@@ -112,6 +118,8 @@ def _part(s: Setting, *, sp: bool) -> BlockTable:
     return BlockTable(
         forward=_columns([c.forward for c in costs]),
         backward=_columns([c.backward for c in costs]),
+        weight=_columns([c.weight for c in costs]),
+        kept=_columns([c.kept for c in costs]),
         exposed=_traffic(costs, "exposed"),
         hidden=_traffic(costs, "hidden"),
         recompute=_modes(costs, "recompute"),

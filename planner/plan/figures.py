@@ -15,7 +15,8 @@ class TimelineRow(Part):
 
     stage: int
     kinds: str
-    """One letter an operation: ``F`` forward, ``B`` backward."""
+    """One letter an operation: ``F`` forward, ``B`` backward; ``I`` and ``W`` where the gradient of the input comes
+    first and those of the weights later."""
     chunk: tuple[int, ...]
     """Model chunk of the stage, 0 is nearest to the input."""
     micro_batch: tuple[int, ...]

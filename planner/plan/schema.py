@@ -97,7 +97,9 @@ class Degrees(Part):
     """Data ranks over which states are sharded."""
     recompute: Literal["none", "selective", "full"]
     sequence_parallel: bool
-    schedule: Literal["gpipe", "1f1b", "interleaved"]
+    schedule: Literal[
+        "gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zb-1p", "zb-2p", "zbv", "dualpipev"
+    ]
     order: tuple[str, ...]
     """Axes from innermost (neighbouring chips) to outermost."""
     chips_used: int

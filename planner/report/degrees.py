@@ -35,8 +35,8 @@ def described(degrees: Degrees) -> list[str]:
     )
     if degrees.tp > 1 and not degrees.sequence_parallel:
         pieces.append("no sequence parallelism")
-    if degrees.schedule == "gpipe" and degrees.pp > 1:
-        pieces.append("gpipe schedule")
+    if degrees.schedule not in ("1f1b", "interleaved") and degrees.pp > 1:
+        pieces.append(f"{degrees.schedule} schedule")
     return pieces
 
 

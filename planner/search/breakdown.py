@@ -10,7 +10,7 @@ import numpy as np
 from planner.candidates import RECOMPUTE, SCHEDULES, SHARDING
 from planner.cost.block import FAMILIES
 from planner.cost.memory import TERMS, StageMemory
-from planner.cost.partition import even_cut
+from planner.cost.partition import by_stage, even_cut
 from planner.cost.prices import Prices, block_seconds, state_seconds
 from planner.cost.step import StageTimes, makespans, memory_of_stages, stage_times
 from planner.plan.schema import Degrees, Stage, Term
@@ -171,13 +171,14 @@ _NUMBERS = ("dp", "tp", "pp", "cp", "ep", "etp", "vpp", "micro_batch", "shard_gr
 def stages(b: Breakdown) -> tuple[Stage, ...]:
     """All pipeline stages with their layers, times and memory."""
     pp, vpp = b.times.blocks.shape[:2]
-    layers = layer_ranges(b.prices.task.model.num_layers, pp, vpp)
+    folded = bool(b.prices.rows.folded[0])
+    layers = layer_ranges(b.prices.task.model.num_layers, pp, vpp, folded=folded)
     return tuple(
         Stage(
             index=stage,
             layers=layers[stage],
             embedding=stage == 0,
-            head=stage == pp - 1,
+            head=stage == (0 if folded else pp - 1),
             forward=float(b.times.forward[0, stage].sum()),
             backward=float(b.times.backward[0, stage].sum()),
             in_flight=float(b.memory.in_flight[0, stage]),
@@ -198,28 +199,29 @@ def memory_terms(b: Breakdown, stage: int) -> tuple[Term, ...]:
     )
 
 
-def layer_ranges(num_layers: int, pp: int, vpp: int) -> list[tuple[str, ...]]:
-    """For every stage the layers of its chunks, folded: ``("0-7", "32-39")``.
+def layer_ranges(
+    num_layers: int, pp: int, vpp: int, *, folded: bool = False
+) -> list[tuple[str, ...]]:
+    """For every stage the layers of its chunks, as runs: ``("0-7", "32-39")``; ``folded`` where chunks stand in a V.
 
-    >>> layer_ranges(8, 2, 2)
-    [('0-1', '4-5'), ('2-3', '6-7')]
+    >>> layer_ranges(8, 2, 2), layer_ranges(8, 2, 2, folded=True)
+    ([('0-1', '4-5'), ('2-3', '6-7')], [('0-1', '6-7'), ('2-3', '4-5')])
     """
-    cut = even_cut(num_layers, pp, vpp)
-    ends = np.concatenate([[0], np.cumsum(cut.T.ravel())])
-    spans = [folded(range(int(a), int(b))) for a, b in pairwise(ends)]
-    return [tuple(spans[stage::pp]) for stage in range(pp)]
+    ends = np.concatenate([[0], np.cumsum(even_cut(num_layers, pp, vpp))])
+    spans = np.array([runs(range(int(a), int(b))) for a, b in pairwise(ends)], dtype=object)
+    return [tuple(row) for row in by_stage(spans, pp, folded=folded)]
 
 
-def folded(numbers: range | list[int]) -> str:
+def runs(numbers: range | list[int]) -> str:
     """Numbers as runs: ``0-2, 5``; empty for none.
 
-    >>> folded([0, 1, 2, 5])
+    >>> runs([0, 1, 2, 5])
     '0-2, 5'
     """
-    runs: list[list[int]] = []
+    found: list[list[int]] = []
     for number in numbers:
-        if runs and number == runs[-1][1] + 1:
-            runs[-1][1] = number
+        if found and number == found[-1][1] + 1:
+            found[-1][1] = number
         else:
-            runs.append([number, number])
-    return ", ".join(f"{a}-{b}" if a < b else f"{a}" for a, b in runs)
+            found.append([number, number])
+    return ", ".join(f"{a}-{b}" if a < b else f"{a}" for a, b in found)

@@ -22,7 +22,7 @@ from planner.cost.strategies import Move, Structure, required, written
 from planner.graph.operator import Block, Operator
 from planner.graph.placement import Layout, Split
 from planner.plan.schema import BlockPlan, Collective, OperatorPlan
-from planner.search.breakdown import folded
+from planner.search.breakdown import runs
 from planner.units import Array
 
 
@@ -31,7 +31,7 @@ def block_plans(p: Prices) -> tuple[BlockPlan, ...]:
     model = p.task.model
     s = setting(p.task, p.rows)
     layers = [
-        (block, folded([i for i, kind in enumerate(model.layers) if kind == index]))
+        (block, runs([i for i, kind in enumerate(model.layers) if kind == index]))
         for index, block in enumerate(model.blocks)
     ]
     named = [(model.embedding, "embedding"), *layers]

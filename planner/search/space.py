@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from planner.candidates import RECOMPUTE, SCHEDULES, Candidates
+from planner.candidates import FOLDED, LOOPED, RECOMPUTE, SCHEDULES, Candidates
 from planner.search.pins import Pins
 from planner.trainers.rules import STEPS, step_of
 from planner.trainers.rules.pipeline import cut_places
@@ -25,7 +25,7 @@ MOST_MICRO_BATCH = 32
 """Largest micro-batch that is looked at unless a pin asks for more."""
 DEGREES = 3
 """The step at which the four degrees are known; they come together, since their product is the number of chips."""
-GPIPE, ALTERNATING, INTERLEAVED = (SCHEDULES.index(s) for s in ("gpipe", "1f1b", "interleaved"))
+ALTERNATING, INTERLEAVED = (SCHEDULES.index(s) for s in ("1f1b", "interleaved"))
 _Values: TypeAlias = "Iterable[tuple[int, ...]]"
 """What the columns of a step may hold together."""
 
@@ -207,13 +207,18 @@ class _Options:
         return sorted(values) if pinned is None else [pinned]
 
     def _chunks(self, piped: bool) -> _Values:
-        """Virtual chunks and their schedule; GPipe only on request, since 1F1B is as fast with less memory."""
+        """Virtual chunks and their schedule: 1F1B, or interleaved; every other only on request.
+
+        1F1B is as fast as GPipe with less memory; torch runs split backwards only without its compiler.
+        """
         many = piped and "interleaved" in self.task.trainer.schedules
         places = cut_places(self.task) if many else (1,)
-        plain = self.pins.fixed("schedule")
-        plain = plain if plain in (GPIPE, ALTERNATING) else ALTERNATING
+        asked = self.pins.fixed("schedule")
+        several = asked in (*LOOPED, *FOLDED)
+        plain = ALTERNATING if asked is None or several else asked
+        chunked = asked if asked is not None and several else INTERLEAVED
         for vpp in self._pinned("vpp", {v for number in places for v in divisors(number)}):
-            yield vpp, INTERLEAVED if vpp > 1 else plain
+            yield vpp, chunked if vpp > 1 else plain
 
     def _micro_batches(self, _: int) -> _Values:
         asked = any(

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner.cost.makespan import makespan
-from planner.cost.orders import FORWARD, Schedule, group_size
-from planner.cost.schedule import Program, compile_schedule, start_times
+from planner.cost.makespan import makespan, timed_program
+from planner.cost.orders import FORWARD, NOTHING, Schedule, group_size
+from planner.cost.program import Program, start_times
 from planner.plan.figures import Timeline, TimelineRow
 from planner.search.breakdown import Breakdown
 from planner.units import Array
@@ -35,19 +35,23 @@ class _Cut:
 def timeline(b: Breakdown) -> Timeline:
     """The pipeline of one candidate, from its first forward to its last backward."""
     p, times = b.prices, b.times
-    forward, backward = times.forward, times.backward
+    forward, backward, weight = times.forward, times.backward, times.weight
     stages, chunks = forward.shape[-2:]
     schedule, m = Schedule(int(p.rows.schedule[0])), int(p.micro_batches[0])
     send = p.send[:, None]
-    whole = float(makespan(schedule, m, forward, backward, send)[0])
-    group = int(group_size(stages, m)) if schedule == Schedule.INTERLEAVED else stages
+    whole = float(makespan(schedule, m, forward, backward, send, weight)[0])
+    group = int(group_size(stages, m)) if schedule.grouped else stages
     everything = m // group + 1
-    whole_shown = 2 * stages * chunks * m <= LEGIBLE or schedule == Schedule.GPIPE
+    unsteady = schedule == Schedule.GPIPE or schedule.adaptive
+    whole_shown = 2 * stages * chunks * m <= LEGIBLE or unsteady
+    seconds = dict(zip("FBIW", (forward, backward, backward - weight, weight), strict=True))
     for periods in range(everything if whole_shown else FEWEST // group + 2, everything + 1):
         short = m - group * max(0, m // group - periods)
-        program = compile_schedule(schedule, stages, short, chunks, group)
-        starts = start_times(program, forward, backward, send)[0]
-        ends = starts + _durations(program, forward[0], backward[0])
+        program = timed_program(
+            schedule, short, forward[0], backward[0], float(p.send[0]), weight[0]
+        )
+        starts = start_times(program, forward, backward, send, weight)[0]
+        ends = starts + _durations(program, seconds)
         low, high = _steady(program, starts, ends)
         if short == m or low < high:
             break
@@ -56,7 +60,7 @@ def timeline(b: Breakdown) -> Timeline:
     return Timeline(
         makespan=whole,
         drawn=drawn,
-        rows=_rows(program, starts, {"F": forward[0], "B": backward[0]}, drawn, cut),
+        rows=_rows(program, starts, seconds, drawn, cut),
         num_stages=stages,
         num_micro_batches=m,
         left_out=cut.micro_batches,
@@ -65,18 +69,20 @@ def timeline(b: Breakdown) -> Timeline:
     )
 
 
-def _durations(program: Program, forward: Array, backward: Array) -> Array:
+def _durations(program: Program, seconds: dict[str, Array]) -> Array:
     """Seconds of every operation at its place in the orders; ``(stages, operations)``."""
     orders = program.orders
-    stage = np.arange(len(forward))[:, None]
-    return np.asarray(np.stack([forward, backward])[orders.kind, stage, orders.chunk])
+    stage = np.arange(len(orders.kind))[:, None]
+    kinds = np.stack([*(times[0] for times in seconds.values()), np.zeros(orders.depth.shape)])
+    return np.asarray(kinds[orders.kind, stage, orders.chunk])
 
 
 def _steady(program: Program, starts: Array, ends: Array) -> tuple[float, float]:
     """From when all stages alternate, to when the first stops: seconds, the first not below the second if never."""
-    forward = program.orders.kind == FORWARD
-    first_backward = np.where(forward, np.inf, starts).min(axis=1)
-    last_forward = np.where(forward, ends, 0.0).max(axis=1)
+    orders = program.orders
+    first_backward = np.where(orders.kind == FORWARD, np.inf, starts).min(axis=1)
+    entered = (orders.kind == FORWARD) & (orders.chunk == 0)
+    last_forward = np.where(entered, ends, 0.0).max(axis=1)
     return float(first_backward.max()), float(last_forward.min())
 
 
@@ -90,17 +96,19 @@ def _rows(
     shown = sorted({*range(0, stages, every), stages - 1})
     numbers = orders.microbatch + np.where(starts >= cut.at, cut.micro_batches, 0)
     letters = list(seconds)
+    shown_kinds = [letter for kind, letter in enumerate(letters) if (orders.kind == kind).any()]
+    counts = (orders.kind != NOTHING).sum(axis=1)
     digits = 6 - int(np.floor(np.log10(drawn)))
     return tuple(
         TimelineRow(
             stage=stage,
-            kinds="".join(letters[kind] for kind in orders.kind[stage]),
-            chunk=tuple(orders.chunk[stage].tolist()),
-            micro_batch=tuple(numbers[stage].tolist()),
-            start=tuple(np.round(starts[stage], digits).tolist()),
+            kinds="".join(letters[kind] for kind in orders.kind[stage, : counts[stage]]),
+            chunk=tuple(orders.chunk[stage, : counts[stage]].tolist()),
+            micro_batch=tuple(numbers[stage, : counts[stage]].tolist()),
+            start=tuple(np.round(starts[stage, : counts[stage]], digits).tolist()),
             seconds={
-                letter: tuple(np.round(chunks[stage], digits).tolist())
-                for letter, chunks in seconds.items()
+                letter: tuple(np.round(seconds[letter][0, stage], digits).tolist())
+                for letter in shown_kinds
             },
         )
         for stage in shown

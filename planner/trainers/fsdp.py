@@ -27,6 +27,7 @@ FSDP = Trainer(
     counts_ends=False,
     ring_chunks=2,
     sends_once=False,
+    step_barrier=True,
     reduces_each=True,
     kernel="flash-2",
     memory=Memory(

@@ -35,7 +35,7 @@ PARTS = {
     ),
 }
 """Numbers of a generation, by the part of the trainer that holds them."""
-FLAGS = ("kernel", "sends_once", "reduces_each")
+FLAGS = ("kernel", "sends_once", "reduces_each", "step_barrier")
 
 
 @lru_cache(maxsize=1)

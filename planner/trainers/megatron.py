@@ -41,6 +41,7 @@ MEGATRON = Trainer(
     counts_ends=True,
     ring_chunks=2,
     sends_once=True,
+    step_barrier=True,
     reduces_each=True,
     kernel="best",
     memory=Memory(

@@ -21,7 +21,7 @@ MINDSPORE = Trainer(
     orders=(("tp", "cp", "dp", "pp"),),
     shardings=(0, 1),
     hsdp=True,
-    schedules=("1f1b", "interleaved"),
+    schedules=("1f1b", "interleaved", "zbv"),
     sequence_parallel=(False, True),
     recompute={
         "none": frozenset(),
@@ -38,6 +38,7 @@ MINDSPORE = Trainer(
     counts_ends=False,
     ring_chunks=1,
     sends_once=False,
+    step_barrier=True,
     reduces_each=True,
     kernel="best",
     memory=Memory(

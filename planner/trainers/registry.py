@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from planner.candidates import Candidates
+from planner.candidates import SCHEDULES, SPLIT, Candidates
 from planner.errors import Fault, PlannerError, listed, nearest
 from planner.trainers.fsdp import FSDP
 from planner.trainers.megatron import MEGATRON
@@ -51,6 +51,11 @@ def notes(task: Task, candidates: Candidates) -> tuple[str, ...]:
     """What a person should know about a layout that is allowed: sentences, no faults."""
     tp = value(candidates, "tp")
     found = []
+    schedule = value(candidates, "schedule")
+    if task.trainer.name == "torchtitan" and schedule in SPLIT:
+        found.append(
+            f"torchtitan runs {SCHEDULES[schedule]} only without torch.compile; times are those of compiled code."
+        )
     for vocab in task.model.sizes("vocab"):
         rows = task.trainer.padded_vocab(int(vocab), tp)
         if rows != vocab:

@@ -21,7 +21,7 @@ TORCHTITAN = Trainer(
     orders=(("tp", "cp", "dp", "pp"),),
     shardings=(2, 3),
     hsdp=True,
-    schedules=("gpipe", "1f1b", "interleaved"),
+    schedules=("gpipe", "1f1b", "interleaved", "zb-h1", "zbv", "dualpipev"),
     sequence_parallel=(True,),
     recompute={
         "none": frozenset(),
@@ -38,6 +38,7 @@ TORCHTITAN = Trainer(
     counts_ends=False,
     ring_chunks=2,
     sends_once=False,
+    step_barrier=True,
     reduces_each=True,
     kernel="flash-2",
     memory=Memory(

@@ -125,6 +125,9 @@ class Trainer:
     """Chunks of the sequence a context-parallel rank holds: 2 where causal work is balanced, else 1."""
     sends_once: bool
     """Experts' all-to-alls send one copy of a token to each far group (hybrid expert parallelism)."""
+    step_barrier: bool
+    """All stages start a step together; without, each goes on with the next step when it is done with its own part (the
+    optimizer validates its step afterwards)."""
     reduces_each: bool
     """Sharded gradients are reduced every micro-batch, not once a step."""
     kernel: str

@@ -27,15 +27,14 @@ SPLIT = tuple(schedule for schedule in Schedule if schedule.splits)
 FORMULAS = (Schedule.ZB_H1, Schedule.ZB_H2)
 FOLDED = (Schedule.ZBV, Schedule.DUALPIPEV)
 PROFILE = (18.522, 18.086, 9.337, 0.601)
-"""Forward, input's gradient, weights' gradient and send (ms) of a stage of GPT 1.5B on 8 stages. Source: Qi et al. 2024,
-Zero Bubble Pipeline Parallelism, table 9."""
+"""Forward, input's gradient, weights' gradient and send (ms) of a stage of GPT 1.5B on 8 stages. Source: Qi et al.
+2024, Zero Bubble Pipeline Parallelism, table 9."""
 BUBBLES = {
     Schedule.ONE_F_ONE_B: 0.2431,
-    Schedule.INTERLEAVED: 0.1055,
     Schedule.ZB_1P: 0.1585,
     Schedule.ZB_2P: 0.0433,
 }
-"""Bubbles of 24 micro-batches as shares of the step, interleaved with three chunks. Source: the same, table 5."""
+"""Bubbles of 24 micro-batches as shares of the step. Source: the same, table 5."""
 
 
 def reference(orders, times, send):
@@ -67,7 +66,7 @@ def reference(orders, times, send):
         else:
             ready, other = gradient(depth + 1, micro), depth + 1
         near, far = sorted((place[depth][0], place[other][0]))
-        wraps = p > 2 and far - near > 1 or (p == 2 and v > 1 and min(depth, other) % 2 == 1)
+        wraps = (p > 2 and far - near > 1) or (p == 2 and v > 1 and min(depth, other) % 2 == 1)
         hop = 0.0 if near == far else send[p - 1 if wraps else near]
         return None if ready is None else ready + hop
 
@@ -75,7 +74,7 @@ def reference(orders, times, send):
         before = sum(map(len, waiting))
         for stage, passes in enumerate(waiting):
             while passes and (fed := arrival(*passes[0])) is not None:
-                kind, depth, micro = done = passes.pop(0)
+                kind, depth, _ = done = passes.pop(0)
                 chunk = place[depth][1]
                 starts[done] = max(free[stage], fed)
                 free[stage] = ends[done] = starts[done] + times[kind][stage, chunk]
@@ -211,14 +210,10 @@ def test_a_v_of_equal_passes_has_no_bubble_but_the_way_in(p):
 def test_published_bubble_rates_come_out(schedule):
     *parts, send = PROFILE
     p, m = 8, 24
-    v = 3 if schedule == Schedule.INTERLEAVED else 1
-    forward, gradient, weight = (value / v * np.ones((p, v)) for value in parts)
-    if schedule.adaptive:
-        kept = 32 / (34 + 5 * 24 * 1024 / 2304)
-        columns = (part[:, 0] for part in (forward, gradient, weight))
-        program = compile_orders(adaptive_order(schedule, m, *columns, send, kept))
-    else:
-        program = compile_schedule(schedule, p, m, v)
+    forward, gradient, weight = (value * np.ones((p, 1)) for value in parts)
+    program = program_of(
+        (schedule, p, m, 1), (forward, gradient + weight, weight), np.full(p, send)
+    )
     span = simulate(program, forward, gradient + weight, send, weight).span
     assert 1 - m * sum(parts) / span == pytest.approx(BUBBLES[schedule], abs=6e-5)
 

@@ -14,7 +14,7 @@ from planner.api import Plan, Question, plan, price
 from planner.candidates import SCHEDULES
 from planner.cost.orders import Schedule
 from planner.cost.prices import prices
-from planner.cost.schedule import compile_schedule, start_times
+from planner.cost.program import compile_schedule, start_times
 from planner.plan.figures import Figures, Landscape
 from planner.planning import stated
 from planner.question import understand

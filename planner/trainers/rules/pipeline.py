@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from planner.candidates import SCHEDULES, Candidates
+from planner.candidates import FOLDED, LOOPED, SCHEDULES, Candidates
 from planner.errors import Fault, listed
 from planner.trainers.trainer import Rule, Task
 from planner.trainers.wording import around, closest, divisors, value
 from planner.units import BoolArray
 
-INTERLEAVED = SCHEDULES.index("interleaved")
+INTERLEAVED, DUALPIPEV = (SCHEDULES.index(name) for name in ("interleaved", "dualpipev"))
 
 
 def _stages(task: Task, candidates: Candidates) -> BoolArray:
@@ -118,15 +118,20 @@ SCHEDULE = Rule(
 
 
 def _virtual(task: Task, candidates: Candidates) -> BoolArray:
-    keeps: BoolArray = (candidates.vpp > 1) == (candidates.schedule == INTERLEAVED)
+    vpp, schedule = candidates.vpp, candidates.schedule
+    chunks = np.where(np.isin(schedule, FOLDED), vpp == 2, vpp == 1)
+    keeps: BoolArray = np.where(np.isin(schedule, LOOPED), vpp > 1, chunks)
     return keeps
 
 
 def _virtual_fault(task: Task, candidates: Candidates) -> Fault:
     vpp, name = value(candidates, "vpp"), SCHEDULES[value(candidates, "schedule")]
     what = f"{task.trainer.name} cannot run --pin vpp={vpp} with schedule {name}."
-    if vpp == 1:
+    code = value(candidates, "schedule")
+    if code in LOOPED:
         return Fault("T01", what, ("Interleaving needs 2 or more virtual stages.",))
+    if code in FOLDED:
+        return Fault("T01", what, ("A schedule in a V needs 2 virtual stages.",))
     can = "interleaved" in task.trainer.schedules
     return Fault("T01", what, ("It can with interleaved." if can else "It can with vpp 1.",))
 
@@ -134,7 +139,7 @@ def _virtual_fault(task: Task, candidates: Candidates) -> Fault:
 VIRTUAL = Rule(
     name="virtual-schedule",
     family="trainer rules",
-    sentence="There are virtual stages exactly where the schedule is interleaved.",
+    sentence="There are virtual stages exactly where the schedule is interleaved, two where it stands in a V.",
     needs=frozenset({"vpp", "schedule"}),
     keeps=_virtual,
     fault=_virtual_fault,
@@ -194,18 +199,39 @@ FILLED = Rule(
 
 
 def _filled_torch(task: Task, candidates: Candidates) -> BoolArray:
-    keeps: BoolArray = (candidates.schedule == INTERLEAVED) | _filled(task, candidates)
+    c = candidates
+    count = c.num_micro_batches(task.recipe.global_batch)
+    dual = c.schedule == DUALPIPEV
+    several = ~dual & np.isin(c.schedule, (*LOOPED, *FOLDED))
+    keeps: BoolArray = several | (count >= np.where(dual, 2, 1) * c.pp)
     return keeps
+
+
+def _filled_torch_fault(task: Task, candidates: Candidates) -> Fault:
+    if value(candidates, "schedule") != DUALPIPEV:
+        return _filled_fault(task, candidates)
+    count, pp = (
+        int(candidates.num_micro_batches(task.recipe.global_batch)[0]),
+        value(candidates, "pp"),
+    )
+    what = (
+        f"{count} micro-batches are too few for dualpipev on pp {pp}, as {task.trainer.name} needs."
+    )
+    return Fault(
+        "B02",
+        what,
+        (f"Use {2 * pp} micro-batches or more, or pp of at most {max(count // 2, 1)}.",),
+    )
 
 
 FILLED_TORCH = Rule(
     name="filled-stages-torch",
     family="batch",
-    sentence="Without interleaving, there are at least as many micro-batches as stages.",
+    sentence="With one chunk a stage, there are at least as many micro-batches as stages; for DualPipeV twice as many.",
     needs=frozenset({"dp", "pp", "micro_batch", "schedule"}),
     keeps=_filled_torch,
-    fault=_filled_fault,
-    source="torchtitan #775",
+    fault=_filled_torch_fault,
+    source="torchtitan #775; torch.distributed.pipelining DualPipeV",
 )
 
 
@@ -243,7 +269,7 @@ def _rounds_torch(task: Task, candidates: Candidates) -> BoolArray:
     c = candidates
     count = c.num_micro_batches(task.recipe.global_batch)
     rounds = np.maximum(1, count // c.pp)
-    keeps: BoolArray = (c.schedule != INTERLEAVED) | (count % rounds == 0)
+    keeps: BoolArray = ~np.isin(c.schedule, LOOPED) | (count % rounds == 0)
     return keeps
 
 
