@@ -55,11 +55,11 @@ def adaptive_order(
 
 @lru_cache(maxsize=128)
 def _made(schedule: Schedule, m: int, key: tuple[float, ...], send: float, kept: float) -> Orders:
-    forward, gradient, weight = np.array(key).reshape(3, -1)
-    p = len(forward)
+    p = len(key) // 3
+    times = (list(key[:p]), list(key[p : 2 * p]), list(key[2 * p :]))
     limit = p if schedule == Schedule.ZB_1P else 2 * p
     tries = (
-        _Builder(m, (forward, gradient, weight), send, kept, limit, eager=eager).build(late=late)
+        _Builder(m, times, send, kept, limit, eager=eager).build(late=late)
         for late, eager in product((False, True), repeat=2)
     )
     best = min(tries, key=lambda built: built.span)
@@ -72,7 +72,7 @@ class _Builder:
     def __init__(
         self,
         m: int,
-        times: tuple[Array, Array, Array],
+        times: tuple[list[float], list[float], list[float]],
         send: float,
         kept: float,
         limit: int,
@@ -84,13 +84,15 @@ class _Builder:
         self.times = dict(zip((FORWARD, INPUT, WEIGHT), times, strict=True))
         self.rows: list[list[Pass]] = [[] for _ in range(p)]
         self.done = {kind: [0] * p for kind in self.times}
-        self.ends = {kind: np.zeros((p, m)) for kind in self.times}
-        self.start, self.end, self.waited, self.memory = (np.zeros(p) for _ in range(4))
+        self.ends: dict[int, list[list[float]]] = {
+            kind: [[] for _ in range(p)] for kind in self.times
+        }
+        self.start, self.end, self.waited, self.memory = ([0.0] * p for _ in range(4))
 
     @property
     def span(self) -> float:
         """Seconds from first start to last end of the stage where that is most."""
-        return float((self.end - self.start).max())
+        return max(end - start for start, end in zip(self.start, self.end, strict=True))
 
     def build(self, *, late: bool) -> _Builder:
         """All passes of all stages."""
@@ -113,7 +115,7 @@ class _Builder:
 
     def _warmup(self, *, late: bool) -> IntArray:
         """Forwards of every stage before its first gradient: what fits before that, fewer on later stages."""
-        forward, gradient = self.times[FORWARD], self.times[INPUT]
+        forward, gradient = np.array(self.times[FORWARD]), self.times[INPUT]
         p = len(self.rows)
         begin = np.concatenate([[0.0], np.cumsum(forward[:-1] + self.send)])
         counts = np.ones(p, np.int64)
@@ -135,17 +137,18 @@ class _Builder:
         source = stage - 1 if kind == FORWARD else stage + 1
         if not 0 <= source < len(self.rows):
             return 0.0
-        return float(self.ends[kind][source, self.done[kind][stage]]) + self.send
+        return self.ends[kind][source][self.done[kind][stage]] + self.send
 
     def _run(self, stage: int, kind: int) -> None:
-        number, last = self.done[kind][stage], self.end[stage]
+        last = self.end[stage]
         begin = last if kind == WEIGHT else max(last, self._ready(stage, kind))
         if self.rows[stage]:
             self.waited[stage] += begin - last
         else:
             self.start[stage] = begin
-        self.end[stage] = self.ends[kind][stage, number] = begin + self.times[kind][stage]
-        self.rows[stage].append((kind, 0, number))
+        self.end[stage] = begin + self.times[kind][stage]
+        self.ends[kind][stage].append(self.end[stage])
+        self.rows[stage].append((kind, 0, self.done[kind][stage]))
         self.done[kind][stage] += 1
         self.memory[stage] += {FORWARD: 1.0, INPUT: self.kept - 1.0, WEIGHT: -self.kept}[kind]
 
@@ -159,7 +162,7 @@ class _Builder:
             self._run(stage, WEIGHT)
         gap = ready - self.end[stage]
         if self._pending(stage) and gap > 0:
-            worst = self.waited.max() - self.waited[stage]
+            worst = max(self.waited) - self.waited[stage]
             if self.eager or gap > worst:
                 self._run(stage, WEIGHT)
         if kind == INPUT and stage == 0 and self.done[FORWARD][0] == self.m:

@@ -11,8 +11,9 @@ import pytest
 from scipy import stats
 
 from cli.main import main
-from planner.calibrate.evaluate import Evaluation, RowResult, evaluate
+from planner.calibrate.evaluate import Evaluation, RowResult, evaluate, evaluate_runs
 from planner.calibrate.metrics import outcomes, rank_correlation, spread, sweeps, worst
+from planner.calibrate.runs import read_runs
 from planner.calibrate.summary import summarise
 
 RUNS = Path(__file__).parents[2] / "benchmarks" / "runs"
@@ -48,7 +49,6 @@ def test_every_row_has_a_prediction_or_a_reason(calibration: Evaluation) -> None
 def test_batched_prices_are_single_prices(calibration: Evaluation) -> None:
     from planner.calibrate.evaluate import predict
     from planner.calibrate.row_task import case_of
-    from planner.calibrate.runs import read_runs
 
     runs = {run.id: run for run in read_runs(RUNS / "calibration.jsonl")}
     for found in calibration.priced[::9]:
@@ -146,3 +146,13 @@ def test_command_refuses_with_the_line(tmp_path: Path, capsys: pytest.CaptureFix
     assert main(["evaluate", str(path)]) == 2
     assert f"{path}:1" in capsys.readouterr().err
     assert main(["evaluate", str(path), "--by", "chop"]) == 2
+
+
+def test_zero_bubble_runs_are_priced_by_their_own_schedules() -> None:
+    runs = read_runs(RUNS / "validation.jsonl.gz")
+    chosen = [run for run in runs if (run.parallel.schedule or "").startswith("zb-")]
+    found = evaluate_runs(chosen).priced
+    assert len(found) == 36
+    assert not [row.id for row in found if "priced as" in " ".join(row.assumed)]
+    assert np.median([abs(row.step_error or 0.0) for row in found]) < 0.05
+    assert np.median([abs(row.memory_error or 0.0) for row in found]) < 0.05
