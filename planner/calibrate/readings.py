@@ -103,5 +103,5 @@ def features(case: Case) -> dict[str, Json]:
         "precision": recipe.precision,
         "chip": case.task.cluster.chip.name,
         "trainer": case.software.trainer.name,
-        **{key: value for key, value in case.traits.items() if key not in ("release", "offload")},
+        **{key: value for key, value in case.traits.items() if key not in ("release", "keeps")},
     }

@@ -10,6 +10,7 @@ from functools import lru_cache
 
 from planner.calibrate.as_run import as_run
 from planner.calibrate.networks import cluster_of
+from planner.calibrate.remat import kept_products, on_host
 from planner.calibrate.runs import Run
 from planner.calibrate.shapes import NotPricedError, architecture
 from planner.calibrate.software import Software, software_of
@@ -273,7 +274,8 @@ def _traits(run: Run, software: Software) -> dict[str, Json]:
         "dispatcher": next((w for w in ("hybridep", "deepep") if w in everything), ""),
         "compiled": "compile" in run.remarks.lower() or software.name == "jax",
         "in_2024": bool(_IN_2024.search(f"{run.id} {run.other('url')}")),
-        "offload": run.parallel.offload or "",
+        "on_host": sorted(on_host(run)),
+        "keeps": sorted(kept_products(run)) if software.name == "jax" else [],
         "release": run.source,
         "zero_bubble": (run.parallel.schedule or "").startswith("zb-"),
     }

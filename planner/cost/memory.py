@@ -103,7 +103,7 @@ def _moments(
     head = _total(columns[-ends:], saved[:, -ends:])
     body = _total(columns[:-ends], saved[:, :-ends])
     at_loss = np.where(rows.schedule[wide] == 0, flying, 1.0)
-    activations = body * flying + head * at_loss
+    activations = body * flying * ("activations" not in memory.on_host) + head * at_loss
     working = _most(columns, p.table.working[rows.recompute, key])
     working = working + memory.wgrad_bytes * _most(columns, p.table.largest[key])
     split = memory.logit_bytes + memory.logit_whole_bytes * rows.tp[wide]

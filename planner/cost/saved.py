@@ -22,13 +22,15 @@ JOINED = ("pair", "gates")
 def repeated(block: Block, tags: frozenset[str]) -> dict[str, float]:
     """Share of each operator that runs a second time when operators with these tags are recomputed.
 
-    Under ``EVERY_SECOND`` passes over memory run again, and of the products with weights the second, fourth, … of the
-    block in order of execution.
+    A tag may also be the name or the kind of an operator; ``!`` and a name exempts that operator. Under
+    ``EVERY_SECOND`` passes over memory run again, and of the products with weights the second, fourth, … of the block
+    in order of execution.
     """
     found: dict[str, float] = {}
     before = 0
     for op in block.operators:
-        share = float(EVERYTHING in tags or bool(op.tags & tags))
+        words = op.tags | {op.name, op.kind, EVERYTHING}
+        share = float(bool(words & tags) and f"!{op.name}" not in tags)
         if EVERY_SECOND in tags and op.kind in PASSES:
             share = 1.0
         elif EVERY_SECOND in tags and op.kind == "matmul" and op.weights:
@@ -47,8 +49,8 @@ def _products(block: Block, op: Operator) -> int:
 def saved_tensors(form: Structure, tags: frozenset[str]) -> dict[str, float]:
     """Tensors kept for the backward pass, and which share of each, when operators with these tags are recomputed.
 
-    What a recomputed operator wrote is not kept, unless its tag is in ``KEEPS_OUTPUT`` and an operator that is not
-    recomputed reads it; what it reads from outside is. Logits are counted at the loss, once, not here.
+    What a recomputed operator wrote is not kept, unless it runs again for a tag in ``KEEPS_OUTPUT`` and an operator
+    that is not recomputed reads it; what it reads from outside is. Logits are counted at the loss, once, not here.
     """
     again = repeated(form.block, tags)
     writer = {name: op for op in form.block.operators for name in op.writes}
@@ -60,8 +62,8 @@ def saved_tensors(form: Structure, tags: frozenset[str]) -> dict[str, float]:
         for name in wanted:
             source = writer.get(name)
             share = 1.0 - again[source.name] if source else 1.0
-            stays = again[op.name] == 0 and source is not None and source.tags & KEEPS_OUTPUT
-            share = 1.0 if stays and EVERYTHING not in tags else share
+            stays = again[op.name] == 0 and source is not None and source.tags & tags & KEEPS_OUTPUT
+            share = 1.0 if stays else share
             if share > 0:
                 kept[name] = max(kept.get(name, 0.0), share)
     return kept

@@ -99,7 +99,7 @@ def state_cost(task: Task, rows: Candidates, where: Mapping[AxisName, IntArray])
     return StateCost(
         weights=shared(kinds.weights, WEIGHTS),
         gradients=shared(kinds.gradients, GRADIENTS),
-        optimizer=optimizer,
+        optimizer=optimizer * ("optimizer" not in task.trainer.memory.on_host),
         gathered=np.where(stays, task.recipe.weight_bytes, 0.0) * np.ones_like(ranks),
         once=once,
         each_forward=forward,

@@ -26,12 +26,14 @@ PARTS = {
     "overhead": ("step", "layer", "expert_layer", "memory_passes", "jitter"),
     "memory": (
         "gradient_bytes",
+        "gathered_layers",
         "logit_bytes",
         "logit_whole_bytes",
         "wgrad_bytes",
         "optimizer_bytes",
         "runtime_bytes",
         "fragmentation",
+        "on_host",
     ),
 }
 """Numbers of a generation, by the part of the trainer that holds them."""

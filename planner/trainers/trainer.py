@@ -43,6 +43,8 @@ class Memory:
     """Reserved over allocated memory, for the verdict whether a plan fits."""
     optimizer_bytes: float
     """Temporary bytes for every parameter that the optimizer steps on a rank at once."""
+    on_host: frozenset[str] = frozenset()
+    """Kinds of memory that are offloaded: ``activations`` (what is kept for the backward pass), ``optimizer``."""
     source: str
 
 

@@ -15,6 +15,8 @@ from planner.calibrate.row_task import case_of
 from planner.calibrate.runs import Run, read_runs
 from planner.calibrate.shapes import NotPricedError
 from planner.calibrate.software import software_of
+from planner.cost.saved import saved_tensors
+from planner.cost.strategies import BlockKey, roles_of, structure
 from planner.errors import PlannerError
 from planner.graph.architecture import Attention
 
@@ -242,3 +244,43 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     empty.write_text("\n")
     with pytest.raises(PlannerError, match="no runs"):
         read_runs(empty)
+
+
+def _kept(framework: str, notes: str) -> tuple[set[str], Any]:
+    """What a row that recomputes selectively keeps of its first layer, and its trainer."""
+    case = case_of(run(parallel={"framework": framework, "recompute": "selective"}, notes=notes))
+    tags = case.task.trainer.recomputed("selective", fused=True)
+    block = case.task.model.blocks[0]
+    form = structure(BlockKey(block), roles_of(case.task.trainer.roles, sp=False))
+    return set(saved_tensors(form, tags)), case.task.trainer
+
+
+def test_a_policy_of_jax_keeps_what_its_name_says() -> None:
+    assert _kept("MaxText", "Remat policy: save_qkv_proj (the rest again)")[0] == {"x", "q", "kv"}
+    kept, _ = _kept("MaxText", "remat_policy=minimal per_device_batch_size=1")
+    assert kept == {"x", "q", "kv", "attn_out", "mlp_up"}
+    assert _kept("MaxText", "remat minimal_flash")[0] == kept | {"o", "softmax_rows"}
+    kept, trainer = _kept("MaxText", 'config {"remat_policy": "custom"}; offloads some to the host')
+    assert kept == {"x", "q", "kv", "attn_out"}
+    assert trainer.memory.on_host == {"activations"}
+
+
+def test_torchtitan_of_2024_did_not_compile_its_loss() -> None:
+    framework = {"framework": "torchtitan (FSDP2)", "tp": 1, "pp": 1, "dp": 16}
+    old, new = (
+        case_of(
+            run(
+                parallel=framework, notes="torch.compile", url=f"benchmarks/llama3_h100_{date}_t.md"
+            )
+        )
+        for date in ("202412", "202506")
+    )
+    assert old.task.trainer.memory.logit_bytes == 14
+    assert new.task.trainer.memory.logit_bytes == 6
+
+
+def test_alpa_trains_mixtures_with_adafactor() -> None:
+    experts = {"type": "moe", "experts": 8, "top_k": 2, "moe_ffn": 4096}
+    parallel = {"framework": "Alpa (JAX) auto_sharding", "dp": 16, "tp": 1, "pp": 1, "ep": 8}
+    assert case_of(run(model=experts, parallel=parallel)).task.recipe.optimizer == "adafactor"
+    assert case_of(run(parallel=parallel)).task.recipe.optimizer == "adamw"

@@ -1,0 +1,49 @@
+"""What programs on JAX keep for the backward pass, by the name of their policy, and what runs keep on the host."""
+
+from __future__ import annotations
+
+import re
+
+from planner.calibrate.runs import Run
+
+_QKV = ("attn.q", "attn.kv", "attn.q_up", "attn.kv_up")
+_PRODUCTS = (
+    *_QKV,
+    "attn.out",
+    "mlp.up",
+    "mlp.down",
+    "moe.up",
+    "moe.down",
+    "shared.up",
+    "shared.down",
+)
+_LAST = ("mlp.down", "shared.down", "add", "add2")
+"""What makes a layer's output, which nothing in the layer needs again: XLA drops it."""
+POLICIES: tuple[tuple[str, tuple[str, ...]], ...] = (
+    (r"minimal_flash", (*_PRODUCTS, "attn.core")),
+    (r"save_dot_with_context_except_mlp", (*_QKV, "attn.core", "attn.out")),
+    (r"save_qkv_out_proj|remat_policy\W+custom", (*_QKV, "attn.out")),
+    (r"save_qkv_proj", _QKV),
+    (r"qkv_proj_offloaded", ()),
+)
+"""Operators whose results a policy keeps, on the chip or, where all goes to the host, there; first pattern that is
+found. Policies that are not listed keep every product. Source: MaxText and Pax; ``custom`` lists tensors, in the
+published recipes the projections of attention."""
+_HOST = re.compile(r"remat_policy\W+custom.*offload|remat with host offload")
+
+
+def kept_products(run: Run) -> frozenset[str]:
+    """Tags of what a run on JAX recomputes where it says ``selective``."""
+    words = f"{run.parallel.recompute} {run.remarks}".lower()
+    kept = next((names for pattern, names in POLICIES if re.search(pattern, words)), _PRODUCTS)
+    kinds = ("matmul", "memory", "attention", "exchange")
+    return frozenset((*kinds, *(f"!{name}" for name in (*kept, *_LAST))))
+
+
+def on_host(run: Run) -> frozenset[str]:
+    """Kinds of memory that a run keeps on the host."""
+    words = (run.parallel.offload or "").lower()
+    found = {"optimizer"} if "optimizer" in words else set()
+    if words.startswith("activations") or _HOST.search(run.remarks.lower()):
+        found.add("activations")
+    return frozenset(found)
