@@ -62,6 +62,8 @@ class Candidates:
     """Index into the trainer's axis orders."""
     schedule: IntArray
     """Index into ``SCHEDULES``."""
+    operators: IntArray
+    """Index into the task's plans of operators; 0 is what the trainer's roles give."""
 
     def __len__(self) -> int:
         return len(self.dp)
@@ -128,6 +130,7 @@ def single(**columns: int) -> Candidates:
         "sp": 0,
         "order": 0,
         "schedule": SCHEDULES.index("1f1b"),
+        "operators": 0,
     }
     row |= columns
     row.setdefault("shard_group", row["dp"] * row["cp"])

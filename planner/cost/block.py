@@ -17,7 +17,7 @@ from planner.cost import kernels
 from planner.cost.collectives import collective
 from planner.cost.saved import kept_bytes, repeated, saved_bytes
 from planner.cost.setting import Setting, shards
-from planner.cost.strategies import BlockKey, Move, Structure, roles_of, structure
+from planner.cost.strategies import EXPERT, BlockKey, Move, Structure, roles_of, structure
 from planner.graph.operator import Block, DimName, Operator
 from planner.graph.placement import AxisName, Split
 from planner.trainers.trainer import EVERYTHING
@@ -99,12 +99,14 @@ class BlockCost:
 
 
 def block_structure(s: Setting, block: Block, *, sp: bool) -> Structure:
-    """Strategies and collectives of a block under the trainer's roles."""
-    return structure(BlockKey(block), roles_of(s.task.trainer.roles, sp=sp))
+    """Strategies and collectives of a block under the trainer's roles and the rows' plan of operators."""
+    plan = s.task.operators[int(s.rows.operators[0])] if len(s.rows) else {}
+    roles = roles_of(s.task.trainer.roles, sp=sp)
+    return structure(BlockKey(block), roles, plan.get(block.name, ()))
 
 
 def block_cost(s: Setting, block: Block, *, sp: bool) -> BlockCost:
-    """Price a block for all rows of a setting (all with or all without sequence parallelism)."""
+    """Price a block for all rows of a setting, which have one plan of operators, all with or without sp."""
     form = block_structure(s, block, sp=sp)
     costs = [operator_cost(s, block, op, split) for op, split in _pairs(form)]
     forward = sum((c.forward for c in costs), np.zeros_like(s.sequences))
@@ -221,7 +223,7 @@ def move_seconds(s: Setting, form: Structure, move: Move) -> Array:
     """Seconds of one collective of a block."""
     size = move_bytes(s, form.block, move, form)
     copies = 1.0
-    if move.kind == "all-to-all" and s.task.trainer.sends_once:
+    if move.kind == "all-to-all" and move.axis in EXPERT and s.task.trainer.sends_once:
         copies = max(1.0, form.block.sizes["experts"] * form.block.per_token["experts"])
     return collective(move.kind, size, s.members[move.axis], s.task.cluster, copies)
 

@@ -18,6 +18,7 @@ from planner.graph.placement import (
     PARTIAL,
     REPLICATE,
     AxisName,
+    Chosen,
     Kind,
     Layout,
     Partial,
@@ -125,11 +126,14 @@ def _own_dims(use: Use, tensor: Tensor) -> dict[DimName, DimName]:
 
 
 @lru_cache(maxsize=256)
-def structure(block_key: BlockKey, roles: Roles) -> Structure:
+def structure(block_key: BlockKey, roles: Roles, chosen: Chosen = ()) -> Structure:
     """The strategies, layouts and collectives of a block; cached, since it is the same for all degrees."""
     block = block_key.block
-    splits = tuple(strategy(op, roles) for op in block.operators)
-    stream = _stream(block, roles)
+    own = {name: dict(split) for name, split in chosen}
+    splits = tuple(
+        own[op.name] if op.name in own else strategy(op, roles) for op in block.operators
+    )
+    stream = stream_layout(roles)
     produced = {name: _arriving(block, splits, name, stream) for name in block.inputs}
     for op, split in zip(block.operators, splits, strict=True):
         for name in op.writes:
@@ -139,10 +143,9 @@ def structure(block_key: BlockKey, roles: Roles) -> Structure:
     for name, have in produced.items():
         uses = _uses(block, splits, name)
         if name in block.outputs:
-            final = stream if "embed" in block.tensors[name].dims else _summed(have)
-            uses.append(("output", final, final))
+            uses.append(leaving(block, name, have, stream))
         layouts[name] = _settled(have, uses)
-        moves += _moves(block, name, have, uses)
+        moves += tensor_moves(block, name, have, uses)
     return Structure(block, splits, layouts, tuple(moves), _weights(block, splits))
 
 
@@ -159,11 +162,11 @@ class BlockKey:
         return isinstance(other, BlockKey) and other.block is self.block
 
 
-_Uses: TypeAlias = "list[tuple[str, Layout, Layout]]"
+Uses: TypeAlias = "list[tuple[str, Layout, Layout]]"
 """(operator, layout it needs, layout of the gradient it leaves) of every reader of a tensor."""
 
 
-def _uses(block: Block, splits: tuple[Split, ...], name: str) -> _Uses:
+def _uses(block: Block, splits: tuple[Split, ...], name: str) -> Uses:
     tensor = block.tensors[name]
     return [
         (op.name, required(use, tensor, op, split), gradient(use, tensor, op, split))
@@ -173,7 +176,15 @@ def _uses(block: Block, splits: tuple[Split, ...], name: str) -> _Uses:
     ]
 
 
-def _stream(block: Block, roles: Roles) -> Layout:
+def leaving(
+    block: Block, name: str, have: Layout, stream: Layout
+) -> tuple[str, Layout, Layout]:
+    """How the layer after reads an output: the stream as it lies, anything else summed up."""
+    final = stream if "embed" in block.tensors[name].dims else _summed(have)
+    return ("output", final, final)
+
+
+def stream_layout(roles: Roles) -> Layout:
     """How the residual stream lies between blocks: cut as far as the roles cut its dims."""
     wanted = dict(roles)
     return {
@@ -199,7 +210,7 @@ def _at(layout: Layout, axis: AxisName) -> Placement:
     return layout.get(axis, REPLICATE)
 
 
-def _settled(have: Layout, uses: _Uses) -> Layout:
+def _settled(have: Layout, uses: Uses) -> Layout:
     """The layout a tensor is kept in: as produced, partial sums as the first reader wants them."""
     first = uses[0][1] if uses else {}
     return {
@@ -208,7 +219,8 @@ def _settled(have: Layout, uses: _Uses) -> Layout:
     }
 
 
-def _moves(block: Block, name: str, have: Layout, uses: _Uses) -> Iterator[Move]:
+def tensor_moves(block: Block, name: str, have: Layout, uses: Uses) -> Iterator[Move]:
+    """The collectives that bring a tensor to its readers and their gradients back."""
     axes = dict.fromkeys(axis for layout in (have, *(u[1] for u in uses)) for axis in layout)
     needs_gradient = block.tensors[name].kind in ("activation", "statistic")
     for axis in axes:
@@ -241,7 +253,7 @@ def _conversions(
             yield operator, kind, want
 
 
-def _others(have: Layout, uses: _Uses, axis: AxisName) -> tuple[tuple[AxisName, DimName], ...]:
+def _others(have: Layout, uses: Uses, axis: AxisName) -> tuple[tuple[AxisName, DimName], ...]:
     layout = _settled(have, uses)
     return tuple((a, p.dim) for a, p in layout.items() if a != axis and isinstance(p, Shard))
 

@@ -18,7 +18,7 @@ from planner.graph.builder import STREAM
 from planner.trainers.trainer import Task
 from planner.units import Array, IntArray
 
-KEY_COLUMNS = ("sp", "tp", "cp", "ep", "etp", "micro_batch")
+KEY_COLUMNS = ("sp", "tp", "cp", "ep", "etp", "micro_batch", "operators")
 """What a block's cost depends on: neither dp nor pp, since a rank's share of a micro-batch is the same."""
 
 
@@ -70,18 +70,17 @@ def block_table(task: Task, rows: Candidates) -> tuple[BlockTable, IntArray]:
         The table, and for every row of ``rows`` its row in the table.
     """
     first, index = distinct([getattr(rows, name).astype(np.int64) for name in KEY_COLUMNS])
-    plain = np.flatnonzero(~rows.sp[first])
-    split = np.flatnonzero(rows.sp[first])
     if not len(rows):
         return _part(setting(task, rows), sp=False), index
+    alike, group = distinct([rows.operators[first], rows.sp[first].astype(np.int64)])
+    members = [np.flatnonzero(group == number) for number in range(len(alike))]
     parts = [
-        _part(setting(task, rows.take(first[part])), sp=sp)
-        for part, sp in ((plain, False), (split, True))
-        if len(part)
+        _part(setting(task, rows.take(first[some])), sp=bool(rows.sp[first[some[0]]]))
+        for some in members
     ]
     if len(parts) == 1:
         return parts[0], index
-    order = np.argsort(np.concatenate([plain, split]), kind="stable")
+    order = np.argsort(np.concatenate(members), kind="stable")
     merged = {
         name: np.concatenate([getattr(part, name) for part in parts], axis=axis).take(order, axis)
         for name, axis in _KEY_AXIS.items()

@@ -44,6 +44,8 @@ Layout: TypeAlias = Mapping[AxisName, Placement]
 """The placements of one tensor over all axes; an axis that is absent replicates."""
 Split: TypeAlias = Mapping[AxisName, DimName]
 """A strategy: for one operator, the dim that each axis splits; an axis that is absent splits none."""
+Chosen: TypeAlias = tuple[tuple[str, tuple[tuple[AxisName, DimName], ...]], ...]
+"""Strategies of a block's operators, by name; a tuple, so that what follows from them can be cached."""
 
 Kind: TypeAlias = Literal["all-reduce", "all-gather", "reduce-scatter", "all-to-all"]
 

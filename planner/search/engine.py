@@ -100,6 +100,7 @@ def search(
     deadline = time.monotonic() + time_limit
     task = replace(task, copy_kv=task.copy_kv or pins.copy_kv)
     space = space or build_space(task, pins)
+    task = replace(task, operators=space.operators)
     bounded = bound_all(task, space.candidates)
     bounds, fits = bounded.step, bounded.fits
     index = np.flatnonzero(fits)

@@ -87,6 +87,7 @@ def closest_miss(task: Task, space: Space) -> Breakdown | None:
     rows = space.candidates
     if not len(rows):
         return None
+    task = replace(task, operators=space.operators)
     return breakdown(prices(task, rows.take(least_memory(task, rows))), 0)
 
 
@@ -169,7 +170,8 @@ def _remedy(pins: Pins, change: str, note: str, task: Task) -> Remedy | None:
 
 
 def _least(task: Task, pins: Pins) -> float | None:
-    rows = build_space(task, pins).candidates
+    space = build_space(task, pins)
+    rows, task = space.candidates, replace(task, operators=space.operators)
     if not len(rows):
         return None
     return float(exact_memory(prices(task, rows.take(least_memory(task, rows))))[0])

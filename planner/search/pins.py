@@ -9,7 +9,14 @@ from dataclasses import dataclass
 
 from planner.candidates import RECOMPUTE, SCHEDULES, SHARDING
 from planner.errors import Fault, PlannerError, listed, nearest
+from planner.graph.model import Model
 from planner.plan.schema import Degrees
+from planner.search.operator_pins import (
+    OperatorPin,
+    contradictions,
+    is_operator,
+    read_operator_pin,
+)
 from planner.trainers.trainer import Trainer
 from planner.units import BoolArray, IntArray
 
@@ -67,6 +74,7 @@ class Pins:
 
     pins: tuple[Pin, ...] = ()
     copy_kv: bool = False
+    operators: tuple[OperatorPin, ...] = ()
 
     def on(self, columns: Iterable[str]) -> tuple[Pin, ...]:
         """The pins on any of these columns."""
@@ -79,32 +87,46 @@ class Pins:
 
     def texts(self) -> tuple[str, ...]:
         """As the user wrote them."""
-        return (*(pin.text for pin in self.pins), *(("kv-heads=copy",) if self.copy_kv else ()))
+        copy = ("kv-heads=copy",) if self.copy_kv else ()
+        return (*(pin.text for pin in (*self.pins, *self.operators)), *copy)
 
 
-def parse_pins(texts: Iterable[str], trainer: Trainer) -> Pins:
+def parse_pins(texts: Iterable[str], trainer: Trainer, model: Model | None = None) -> Pins:
     """Read pins such as ``tp=8``, ``pp<=4``, ``recompute=none``, ``zero=1``, ``order=tp-cp-dp-pp``.
 
+    Args:
+        texts: as they were written.
+        trainer: whose settings they are.
+        model: whose operators may be pinned, as in ``attn.q.heads=tp``; without one no operator can.
+
     Raises:
-        PlannerError: a pin that is not understood (N01), a value that it cannot have (N02); all at once.
+        PlannerError: a pin that is not understood (N01), a value that it cannot have (N02), two that contradict each
+            other (N03); all at once.
     """
     pins: list[Pin] = []
+    operators: list[OperatorPin] = []
     faults: list[Fault] = []
     copy = False
     for text in texts:
         try:
-            pin = _parse(text, trainer)
+            pin = _parse(text, trainer, model)
         except PlannerError as error:
             faults += error.faults
             continue
         if pin is None:
             copy = True
+        elif isinstance(pin, OperatorPin):
+            operators.append(pin)
         else:
             pins.append(pin)
     faults += _contradictions(pins)
+    faults += [
+        Fault("N03", f"pins '{one.text}' and '{other.text}' contradict each other: {what}.")
+        for one, other, what in contradictions(operators)
+    ]
     if faults:
         raise PlannerError(*faults)
-    return Pins(tuple(pins), copy)
+    return Pins(tuple(pins), copy, tuple(operators))
 
 
 def from_layout(layout: Mapping[str, int | str], trainer: Trainer) -> Pins:
@@ -135,22 +157,26 @@ def layout_of(degrees: Degrees, pins: Iterable[str] = ()) -> dict[str, int | str
     return layout | ({"kv-heads": "copy"} if copies else {})
 
 
-def _parse(text: str, trainer: Trainer) -> Pin | None:
+def _parse(text: str, trainer: Trainer, model: Model | None) -> Pin | OperatorPin | None:
     match = _FORM.match(text)
     if match is None:
         raise PlannerError.of(
             "N01", f"pin '{text}' is not KEY=VALUE.", "Write it like tp=8 or pp<=4."
         )
     word, compare, value = match[1].lower().replace("_", "-"), match[2], match[3]
+    if model is not None and is_operator(word, value):
+        if compare != "=":
+            raise PlannerError.of("N02", f"pin '{text}': only = makes sense for an operator.")
+        return read_operator_pin(text.strip(), match[1].lower(), value, model)
     if word == "kv-heads":
         if (compare, value.lower()) != ("=", "copy"):
             raise PlannerError.of("N02", f"pin '{text}': kv-heads can only be copy.")
         return None
     if word not in NAMES:
-        if "." in word or "*" in word:
+        if is_operator(word, value):
             raise PlannerError.of(
                 "N01",
-                f"pin '{text}' is on an operator; pins can be on degrees and settings.",
+                f"pin '{text}' is on an operator; a stated layout has degrees and settings.",
                 f"Pins: {listed(sorted({*NAMES, *OTHER}), 'and')}.",
             )
         close = listed(nearest(word, [*NAMES, *OTHER]))

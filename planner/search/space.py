@@ -6,7 +6,7 @@ known, and counts every layout that it removes, those included that later column
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from itertools import product
 from typing import TypeAlias
@@ -14,7 +14,9 @@ from typing import TypeAlias
 import numpy as np
 
 from planner.candidates import FOLDED, LOOPED, RECOMPUTE, SCHEDULES, Candidates
+from planner.graph.placement import Chosen
 from planner.search.pins import Pins
+from planner.search.semi_automatic import plan_operators
 from planner.trainers.rules import STEPS, step_of
 from planner.trainers.rules.pipeline import cut_places
 from planner.trainers.trainer import Rule, Task
@@ -39,6 +41,8 @@ class Space:
     """Layouts of the space, removed ones included."""
     removed: dict[str, int] = field(default_factory=dict)
     """Layouts that each rule removed, by the rule's name."""
+    operators: tuple[Mapping[str, Chosen], ...] = ({},)
+    """Plans of operators that the candidates point to."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -79,7 +83,7 @@ class _Table:
         ones = np.ones(len(self), dtype=np.int64)
         known = {f.name: self.columns.get(f.name, ones) for f in fields(Candidates)}
         sp = known.pop("sp").astype(bool)
-        return Candidates(**known, sp=sp)
+        return Candidates(**known | {"operators": ones - 1}, sp=sp)
 
 
 def build_space(task: Task, pins: Pins) -> Space:
@@ -98,7 +102,12 @@ def build_space(task: Task, pins: Pins) -> Space:
         if step > DEGREES:
             table.cross(choices[step - DEGREES - 1])
         _apply_rules(task, table, step, later[step - DEGREES], removed)
-    return Space(table.view(), int(later[0].sum()), removed)
+    searched, rows = int(later[0].sum()), table.view()
+    if not pins.operators:
+        return Space(rows, searched, removed)
+    planned = plan_operators(task, pins.operators, rows)
+    lost = int((~planned.kept).sum())
+    return Space(planned.rows, searched - lost, removed, planned.task.operators)
 
 
 def _later(choices: list[_Choices], meshes: int) -> list[IntArray]:

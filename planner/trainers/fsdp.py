@@ -28,6 +28,7 @@ FSDP = Trainer(
     ring_chunks=2,
     sends_once=False,
     step_barrier=True,
+    per_operator=False,
     reduces_each=True,
     kernel="flash-2",
     memory=Memory(

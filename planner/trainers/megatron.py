@@ -42,6 +42,7 @@ MEGATRON = Trainer(
     ring_chunks=2,
     sends_once=True,
     step_barrier=True,
+    per_operator=False,
     reduces_each=True,
     kernel="best",
     memory=Memory(

@@ -39,6 +39,7 @@ MINDSPORE = Trainer(
     ring_chunks=1,
     sends_once=False,
     step_barrier=True,
+    per_operator=True,
     reduces_each=True,
     kernel="best",
     memory=Memory(

@@ -39,6 +39,7 @@ TORCHTITAN = Trainer(
     ring_chunks=2,
     sends_once=False,
     step_barrier=True,
+    per_operator=False,
     reduces_each=True,
     kernel="flash-2",
     memory=Memory(

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from planner.candidates import Candidates, Recompute, Schedule
 from planner.errors import Fault
 from planner.graph.model import Model
 from planner.graph.operator import DimName
-from planner.graph.placement import AxisName
+from planner.graph.placement import AxisName, Chosen
 from planner.hardware.cluster import Cluster
 from planner.recipe import Recipe
 from planner.units import BoolArray
@@ -130,6 +130,8 @@ class Trainer:
     step_barrier: bool
     """All stages start a step together; without, each goes on with the next step when it is done with its own part (the
     optimizer validates its step afterwards)."""
+    per_operator: bool
+    """Takes a strategy for every operator: the tensor axis may cut another dim than its role says."""
     reduces_each: bool
     """Sharded gradients are reduced every micro-batch, not once a step."""
     kernel: str
@@ -167,6 +169,8 @@ class Task:
     """Key/value heads may be copied where tp exceeds them."""
     all_chips: bool = True
     """A plan must use every chip of the cluster; otherwise it may leave some idle."""
+    operators: tuple[Mapping[str, Chosen], ...] = ({},)
+    """Plans of operators that candidates point to: by block, the strategies that the roles do not give."""
 
 
 FAMILIES = (

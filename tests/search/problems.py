@@ -229,7 +229,8 @@ def table(rows: list[tuple[int, ...]]) -> Candidates:
     """Tuples of the columns of ``COLUMNS`` as candidates."""
     array = np.array(rows, dtype=np.int64).reshape(-1, len(COLUMNS))
     columns = dict(zip(COLUMNS, array.T, strict=True))
-    return Candidates(**(columns | {"sp": columns["sp"].astype(bool)}))
+    known = {"sp": columns["sp"].astype(bool), "operators": np.zeros(len(array), dtype=np.int64)}
+    return Candidates(**(columns | known))
 
 
 def as_tuples(rows: Candidates) -> list[tuple[int, ...]]:
