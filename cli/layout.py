@@ -90,10 +90,15 @@ def _slip(key: str) -> str:
 
 
 def in_words_of_set(faults: Iterable[Fault]) -> list[Fault]:
-    """Faults of a layout where it is stated with ``--set``: what speaks of pins elsewhere speaks of that."""
+    """Faults of a layout where it is stated with ``--set``: what speaks of pins elsewhere speaks of that.
+
+    Pins on operators, whose keys have dots, stay what they are.
+    """
+    import re
 
     def said(text: str) -> str:
-        return text.replace("--pin ", "--set ").replace("pin '", "--set '")
+        text = re.sub(r"--pin (?=[\w-]+(?:[<>=]|$))", "--set ", text)
+        return re.sub(r"pin '(?=[\w-]+(?:[ <>=']))", "--set '", text)
 
     return [
         replace(fault, what=said(fault.what), fix=tuple(map(said, fault.fix))) for fault in faults

@@ -70,9 +70,17 @@ MemoryLimit: TypeAlias = Annotated[
 Pins: TypeAlias = Annotated[
     list[str] | None,
     typer.Option(
-        "--pin", metavar="KEY=VALUE", help="Fix a choice: tp=8, pp<=4, recompute=none. Repeatable."
+        "--pin", metavar="KEY=VALUE",
+        help="Fix a choice: tp=8, pp<=4, recompute=none, attn.q.heads=tp, layers.*.mlp.up=((1,1),(1,8)). Repeatable.",
     ),
-]
+]  # fmt: skip
+OperatorPins: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--pin", metavar="OPERATOR=VALUE",
+        help="Fix an operator's strategy: attn.q.heads=tp or layers.*.mlp.up=((1,1),(1,8)). Repeatable.",
+    ),
+]  # fmt: skip
 Objective: TypeAlias = Annotated[
     str, typer.Option("--objective", metavar="NAME", help="step-time or cost-per-token.")
 ]

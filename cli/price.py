@@ -21,6 +21,7 @@ def price(
     optimizer: o.Optimizer = None,
     recipe: o.RecipeFile = None,
     memory_limit: o.MemoryLimit = None,
+    pin: o.OperatorPins = None,
     detail: o.Detail = None,
     form: o.Format = "table",
     out: o.Out = None,
@@ -49,6 +50,7 @@ def price(
         optimizer=optimizer,
         recipe_file=recipe,
         memory_limit=memory_limit,
+        pins=tuple(pin or ()),
         overrides=overrides,
     )
     try:

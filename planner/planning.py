@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
@@ -10,19 +11,23 @@ from importlib.metadata import PackageNotFoundError, version
 import numpy as np
 
 from planner.candidates import Candidates, concatenate, single
-from planner.cost.prices import prices
+from planner.cost.prices import Prices, prices
+from planner.cost.step import exact
 from planner.errors import Fault, PlannerError, listed
 from planner.frontends.catalog import entries
 from planner.frontends.cluster_file import read_chip, read_cluster
 from planner.hardware.cluster import Cluster
-from planner.plan.schema import NoPlan, Plan
+from planner.plan.schema import NoPlan, PinPrice, Plan
 from planner.question import Question, Understood, understand
 from planner.search.answer import Header, build_plan, price_plan
-from planner.search.engine import Progress, search
+from planner.search.engine import Outcome, Progress, search
 from planner.search.figures import figures
 from planner.search.miss import build_miss
+from planner.search.operator_faults import unsatisfied
+from planner.search.pin_prices import pin_prices
 from planner.search.pins import Pins, from_layout
-from planner.search.space import degree_rows
+from planner.search.semi_automatic import plan_operators
+from planner.search.space import build_space, degree_rows
 from planner.trainers.registry import faults
 from planner.trainers.trainer import Task
 
@@ -41,6 +46,7 @@ def plan(question: Question, progress: Callable[[Progress], None] | None = None)
         PlannerError: wrong input, or pins that no layout can satisfy.
     """
     known = understand(question)
+    deadline = time.monotonic() + question.time_limit
     outcome = search(
         known.task,
         known.pins,
@@ -49,16 +55,19 @@ def plan(question: Question, progress: Callable[[Progress], None] | None = None)
         progress=progress,
     )
     if outcome.best is not None:
-        found = build_plan(known.task, outcome, _header(known, known.pins))
+        header = replace(
+            _header(known, known.pins), pin_prices=_pin_prices(known, outcome, deadline)
+        )
+        found = build_plan(known.task, outcome, header)
         if not question.figures:
             return found
-        drawn = figures(known.task, outcome.best, outcome, known.pins)
+        drawn = figures(outcome.best.task, outcome.best, outcome, known.pins)
         return found.model_copy(update={"figures": drawn})
     ruled_out: tuple[Fault, ...] = ()
     if not len(outcome.space.candidates):
         ruled_out = _fewest_faults(known)
-        if known.pins.pins:
-            raise PlannerError(*(ruled_out or _nothing_left(known)))
+        if known.pins.pins or known.pins.operators:
+            raise PlannerError(*(_unsatisfied(known) or ruled_out or _nothing_left(known)))
     miss = build_miss(
         known.task,
         known.pins,
@@ -76,30 +85,70 @@ def price(question: Question, layout: Mapping[str, int | str]) -> Plan:
     """What a stated layout costs; nothing is searched.
 
     Args:
-        question: what is asked; its pins are ignored.
+        question: what is asked; its pins on operators hold, other pins must agree with the layout.
         layout: degrees and settings by name, such as ``{"tp": 8, "pp": 4, "recompute": "full"}``. Degrees that are left
             out are 1, except dp, which takes what is left of the chips.
 
     Raises:
         PlannerError: wrong input, or every rule of the trainer that the layout breaks.
     """
-    known = understand(replace(question, pins=()))
+    known = understand(question)
     pins = from_layout(layout, known.task.trainer)
     unequal = [pin.text for pin in pins.pins if pin.compare != "="]
     if unequal:
         raise PlannerError.of("N02", f"a layout states values: {listed(unequal, 'and')} does not.")
     task = replace(known.task, copy_kv=pins.copy_kv)
     row = stated(task, pins)
-    wrong = faults(task, row)
+    wrong = (*_contradicted(known.pins, row), *faults(task, row))
     if wrong:
         raise PlannerError(*wrong)
-    header = _header(known, pins)
-    asked = header.asked.model_copy(update={"layout": dict(layout)})
-    priced = prices(task, row)
-    found = price_plan(task, priced, replace(header, asked=asked))
+    pinned = Pins(operators=known.pins.operators)
+    priced = _priced(task, pinned, row)
+    if priced is None:
+        raise PlannerError(*unsatisfied(task, pinned.operators, row))
+
+    def step(fewer: Pins) -> float | None:
+        found = _priced(task, fewer, row)
+        return None if found is None else float(exact(found).step[0])
+
+    header = replace(
+        _header(known, replace(pins, operators=pinned.operators)),
+        asked=known.asked.model_copy(update={"layout": dict(layout)}),
+        pin_prices=pin_prices(pinned, float(exact(priced).step[0]), step),
+    )
+    found = price_plan(task, priced, header)
     if not question.figures:
         return found
-    return found.model_copy(update={"figures": figures(task, priced, None, None)})
+    return found.model_copy(update={"figures": figures(priced.task, priced, None, None)})
+
+
+def _pin_prices(known: Understood, outcome: Outcome, deadline: float) -> tuple[PinPrice, ...]:
+    """What each pin costs: the search once more without it, as long as there is time."""
+
+    def fastest(fewer: Pins) -> float | None:
+        left = deadline - time.monotonic()
+        found = search(known.task, fewer, top=1, time_limit=left) if left > 0 else None
+        known_best = found is not None and not found.stopped and len(found.step)
+        return float(found.step[0]) if found is not None and known_best else None
+
+    return pin_prices(known.pins, float(outcome.step[0]), fastest)
+
+
+def _contradicted(pins: Pins, row: Candidates) -> Iterator[Fault]:
+    """Pins that a stated layout does not have."""
+    for pin in pins.pins:
+        has = getattr(row, pin.column)
+        if not pin.keeps(has).all():
+            what = f"pin '{pin.text}' contradicts the stated layout."
+            yield Fault("N03", what, (f"Drop it, or say it in the layout: --set {pin.text}",))
+
+
+def _priced(task: Task, pins: Pins, row: Candidates) -> Prices | None:
+    """A stated layout, its operators as pins leave them; None where they forbid it."""
+    if not pins.semi_automatic:
+        return prices(task, row)
+    planned = plan_operators(task, pins.operators, row)
+    return prices(planned.task, planned.rows) if len(planned.rows) else None
 
 
 def _header(known: Understood, pins: Pins) -> Header:
@@ -160,6 +209,14 @@ def _fewest_faults(known: Understood) -> tuple[Fault, ...]:
         return guilty
     broken = sum((~rule.keeps(task, table)).astype(int) for rule in task.trainer.rules)
     return tuple(faults(task, choices[int(np.argmin(broken))]))
+
+
+def _unsatisfied(known: Understood) -> tuple[Fault, ...]:
+    """What is wrong with pins on operators where the rules and the other pins leave something."""
+    if not known.pins.operators:
+        return ()
+    rows = build_space(known.task, replace(known.pins, operators=())).candidates
+    return unsatisfied(known.task, known.pins.operators, rows) if len(rows) else ()
 
 
 def _nothing_left(known: Understood) -> tuple[Fault, ...]:

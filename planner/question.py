@@ -7,7 +7,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar, get_args
 
@@ -21,6 +21,8 @@ from planner.hardware.cluster import Cluster
 from planner.plan.asked import Asked
 from planner.plan.schema import Assumption, Fingerprints
 from planner.recipe import DEFAULT_BATCH_TOKENS, PRECISIONS, OptimizerName, Recipe
+from planner.search.operator_faults import impossible
+from planner.search.operator_pins import divided
 from planner.search.pins import Pins, parse_pins
 from planner.trainers.registry import get_trainer
 from planner.trainers.trainer import Task, Trainer
@@ -108,18 +110,22 @@ def understand(question: Question) -> Understood:
     arch, cluster, trainer, file = _read_parts(question)
     recipe, assumed = _recipe(question, file, arch, cluster)
     cluster.chip.peak_for(recipe.precision)
-    pins = parse_pins(question.pins, trainer)
+    whole = build_model(arch, recipe.seq, fused=recipe.fused_attention)
+    pins = parse_pins(question.pins, trainer, whole)
+    model, operators = divided(whole, pins.operators)
     task = Task(
-        model=build_model(arch, recipe.seq, fused=recipe.fused_attention),
+        model=model,
         cluster=cluster,
         recipe=recipe,
         trainer=trainer,
         memory_limit=_memory_limit(question.memory_limit, cluster),
         copy_kv=pins.copy_kv,
     )
+    if wrong := impossible(task, operators):
+        raise PlannerError(*wrong)
     return Understood(
         task=task,
-        pins=pins,
+        pins=replace(pins, operators=operators),
         assumptions=(*assumed, *_assumed_hardware(question, trainer, cluster)),
         fingerprints=Fingerprints(
             model=_hash(asdict(arch)),

@@ -176,9 +176,7 @@ def _uses(block: Block, splits: tuple[Split, ...], name: str) -> Uses:
     ]
 
 
-def leaving(
-    block: Block, name: str, have: Layout, stream: Layout
-) -> tuple[str, Layout, Layout]:
+def leaving(block: Block, name: str, have: Layout, stream: Layout) -> tuple[str, Layout, Layout]:
     """How the layer after reads an output: the stream as it lies, anything else summed up."""
     final = stream if "embed" in block.tensors[name].dims else _summed(have)
     return ("output", final, final)

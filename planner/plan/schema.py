@@ -261,6 +261,17 @@ class Trust(Part):
     """Whether runs of this chip family were measured."""
 
 
+class PinPrice(Part):
+    """What a pin costs against the best plan without it."""
+
+    pin: str
+    """As the user wrote it, or ``all pins``."""
+    without: float | None
+    """Seconds of the fastest step without it; None where the search had no time left for it."""
+    cost: float | None
+    """Seconds by which it makes the step slower."""
+
+
 class Plan(Part):
     """The answer: degrees, stages, operators, predictions, proof, and the reasons."""
 
@@ -275,6 +286,8 @@ class Plan(Part):
     trainer: str
     trainer_release: str
     pins: tuple[str, ...]
+    pin_prices: tuple[PinPrice, ...] = ()
+    """One a pin, and last, where there are several, that of all together."""
     degrees: Degrees
     step: float
     """Predicted seconds of one step."""

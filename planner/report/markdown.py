@@ -9,6 +9,7 @@ from planner.plan.schema import NoPlan, Plan
 from planner.report.degrees import alternative_columns, equal_legend
 from planner.report.no_plan import render_no_plan
 from planner.report.numbers import gib, gib_parts, percents, seconds_parts
+from planner.report.pins import pinned
 from planner.report.removed import removed_by_family
 from planner.report.tables import BLANK, Column, plain
 from planner.report.text import searched, verdict
@@ -26,7 +27,7 @@ def render_markdown(answer: Plan | NoPlan) -> str:
         return f"{title}\n```text\n{plain(render_no_plan(answer, 100))}```\n"
     sentences = "\n\n".join(line.strip() for line in plain(verdict(answer, ENDLESS)).splitlines())
     basis = [
-        *(f"- Pinned: `{pin}`" for pin in answer.pins),
+        *(f"- Pinned: {pin}" for pin in pinned(answer, "`")),
         *(f"- Assumed: {assumption.text}" for assumption in answer.assumptions),
         *(f"- Warning: {warning}" for warning in answer.warnings),
         *(f"- Hint: {hint}" for hint in answer.hints),

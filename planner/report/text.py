@@ -23,6 +23,7 @@ from planner.report.numbers import (
     percents,
     seconds_parts,
 )
+from planner.report.pins import pinned
 from planner.report.removed import removed_by_family
 from planner.report.tables import (
     BLANK,
@@ -119,12 +120,12 @@ def verdict(plan: Plan, width: int = VERDICT) -> list[Line]:
 
 def _basis(plan: Plan, width: int) -> list[Line]:
     width = min(width, VERDICT)
-    pinned = labelled("Pinned", plan.pins, width) if plan.pins else []
+    pins = labelled("Pinned", pinned(plan), width) if plan.pins else []
     assumed = [assumption.text for assumption in plan.assumptions] or ["nothing"]
     caution: Style = "" if plan.trust.measured else "caution"
     trust = labelled("Trust", [plan.trust.text], width, caution)
     hints = labelled("Hints", list(plan.hints), width) if plan.hints else []
-    return [*pinned, *labelled("Assumed", assumed, width), *trust, *hints]
+    return [*pins, *labelled("Assumed", assumed, width), *trust, *hints]
 
 
 def _where_a_step_goes(plan: Plan, width: int) -> list[Line]:

@@ -14,6 +14,7 @@ from planner.plan.schema import (
     Fingerprints,
     LevelFacts,
     ModelFacts,
+    PinPrice,
     Plan,
     Proof,
     RecipeFacts,
@@ -49,6 +50,7 @@ class Header:
     assumptions: tuple[Assumption, ...]
     """What the user did not state."""
     hints: tuple[str, ...]
+    pin_prices: tuple[PinPrice, ...] = ()
 
 
 def build_plan(task: Task, outcome: Outcome, header: Header) -> Plan:
@@ -97,6 +99,7 @@ def _plan(
         trainer=task.trainer.name,
         trainer_release=task.trainer.release,
         pins=header.pins,
+        pin_prices=header.pin_prices,
         degrees=degrees,
         step=b.step,
         time=b.terms,

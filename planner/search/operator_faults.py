@@ -11,7 +11,7 @@ import numpy as np
 from planner.candidates import Candidates
 from planner.errors import Fault, listed
 from planner.graph.operator import FOLLOWS, PER_SEQUENCE, Block
-from planner.graph.placement import AxisName, Split
+from planner.graph.placement import Split
 from planner.search.operator_pins import OperatorPin, Wanted
 from planner.search.role_choices import options
 from planner.search.semi_automatic import degrees_of, plan_operators
@@ -22,9 +22,7 @@ from planner.trainers.wording import closest, divisors
 
 def impossible(task: Task, pins: Sequence[OperatorPin]) -> tuple[Fault, ...]:
     """Pins that ask of an operator what no degrees of the trainer's axes can give it; one fault a pin."""
-    return tuple(
-        fault for pin in pins if (fault := next(_never(task, pin), None)) is not None
-    )
+    return tuple(fault for pin in pins if (fault := next(_never(task, pin), None)) is not None)
 
 
 def _never(task: Task, pin: OperatorPin) -> Iterator[Fault]:
@@ -36,7 +34,12 @@ def _never(task: Task, pin: OperatorPin) -> Iterator[Fault]:
             dim = one.dims[0]
             fixed = PER_SEQUENCE | task.trainer.uneven | set(FOLLOWS)
             size = int(block.sizes[dim])
-            if one.parts is not None and one.dims == (dim,) and dim not in fixed and size % one.parts:
+            if (
+                one.parts is not None
+                and one.dims == (dim,)
+                and dim not in fixed
+                and size % one.parts
+            ):
                 near = listed([f"{n:,}" for n in closest(divisors(size), one.parts, 4)])
                 yield Fault(
                     "N02",
@@ -91,7 +94,7 @@ def unsatisfied(task: Task, pins: Sequence[OperatorPin], rows: Candidates) -> tu
     alone = [pin for pin in pins if not plan_operators(task, [pin], rows).kept.any()]
     if alone:
         return tuple(_nowhere(task, pin, rows) for pin in alone)
-    pairs = [
+    pairs: list[tuple[OperatorPin, ...]] = [
         pair for pair in combinations(pins, 2) if not plan_operators(task, pair, rows).kept.any()
     ]
     return tuple(
@@ -111,7 +114,9 @@ def _nowhere(task: Task, pin: OperatorPin, rows: Candidates) -> Fault:
             alone = replace(pin, wanted={(owner, name): (one,)}, layers={owner: None})
             if plan_operators(task, [alone], rows).kept.any():
                 continue
-            near = listed([f"{n:,}" for n in closest(_parts(task, owner, name, one, rows), one.parts or 1, 6)])
+            near = listed(
+                [f"{n:,}" for n in closest(_parts(task, owner, name, one, rows), one.parts or 1, 6)]
+            )
             return Fault(
                 "N02",
                 f"pin '{pin.text}': no layout here has {name} with {one}.",

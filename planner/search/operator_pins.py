@@ -1,7 +1,8 @@
 """Pins on operators: names, layers and strategies as a person writes them, read against a model.
 
 ``layers.*.mlp.up=((1,1),(1,8))`` gives the parts of every dim of every input, as MindSpore writes strategies;
-``attn.q.heads=tp`` the axes that cut one dim, ``attn.q.heads=8`` into how many parts they cut it, ``=none`` that none does.
+``attn.q.heads=tp`` the axes that cut one dim, ``attn.q.heads=8`` into how many parts they cut it, ``attn.q.heads=none``
+that none does.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _NUMBER = re.compile(r"[1-9][0-9]{0,9}")
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a pin asks of an operator: into how many parts axes cut some of its dims together, or which axes cut them."""
+    """What a pin asks of an operator: into how many parts some of its dims are cut together, or which axes cut them."""
 
     dims: tuple[DimName, ...]
     parts: int | None = None
@@ -196,7 +197,7 @@ def _one_dim(
 ) -> dict[tuple[str, str], tuple[Wanted, ...]]:
     """One dim of every operator found; a pattern leaves out operators that lack it."""
     parts, axes = _value(text, value)
-    wanted = {
+    wanted: dict[tuple[str, str], tuple[Wanted, ...]] = {
         key: (Wanted((own,), parts, axes),)
         for key, op in found.items()
         if (own := own_dim(op, dim)) is not None

@@ -75,6 +75,13 @@ class Pins:
     pins: tuple[Pin, ...] = ()
     copy_kv: bool = False
     operators: tuple[OperatorPin, ...] = ()
+    free: bool = False
+    """Operators are free as in semi-automatic mode, although none may be pinned."""
+
+    @property
+    def semi_automatic(self) -> bool:
+        """Whether strategies of operators are part of the search."""
+        return self.free or bool(self.operators)
 
     def on(self, columns: Iterable[str]) -> tuple[Pin, ...]:
         """The pins on any of these columns."""
@@ -88,7 +95,8 @@ class Pins:
     def texts(self) -> tuple[str, ...]:
         """As the user wrote them."""
         copy = ("kv-heads=copy",) if self.copy_kv else ()
-        return (*(pin.text for pin in (*self.pins, *self.operators)), *copy)
+        operators = (pin.text for pin in self.operators)
+        return (*(pin.text for pin in self.pins), *copy, *operators)
 
 
 def parse_pins(texts: Iterable[str], trainer: Trainer, model: Model | None = None) -> Pins:

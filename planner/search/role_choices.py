@@ -1,11 +1,11 @@
 """The strategies of all operators on the meshes of a trainer's roles: exact, for all meshes at once.
 
-What dp, cp, ep and edp cut is what their names mean. The tensor axes, tp and in experts etp, may cut another dim than their
-role says where the trainer takes a strategy for every operator: weights along any of their sides, passes over memory
-along what their results have. Nodes of the problem are operators; a tensor between two of them is an edge, a tensor
-with more readers a node of its own with a state for every combination of theirs, so that what readers share is
-converted once, however many they are. Costs come from the functions that price the plan, with what the trainer hides
-left out; tables have the meshes as leading dimension.
+What dp, cp, ep and edp cut is what their names mean. The tensor axes, tp and in experts etp, may cut another dim than
+their role says where the trainer takes a strategy for every operator: weights along any of their sides, passes over
+memory along what their results have. Nodes of the problem are operators; a tensor between two of them is an edge, a
+tensor with more readers a node of its own with a state for every combination of theirs, so that what readers share is
+converted once, however many they are. Costs come from the functions that price the plan, what the trainer hides left
+out; tables have the meshes as leading dimension.
 """
 
 from __future__ import annotations
@@ -215,7 +215,11 @@ class _Flow:
             op = self.block.operators[node]
             for use in op.reads:
                 if use.tensor == name:
-                    yield op.name, required(use, tensor, op, split), gradient(use, tensor, op, split)
+                    yield (
+                        op.name,
+                        required(use, tensor, op, split),
+                        gradient(use, tensor, op, split),
+                    )
 
     def _have(self, name: str, splits: dict[int, Split], uses: Uses) -> Layout:
         tensor = self.block.tensors[name]

@@ -1,7 +1,7 @@
 """Semi-automatic mode: some operators' strategies are pinned, all others follow at least cost, on every mesh at once.
 
-A pin is a filter. Meshes on which an operator cannot be cut as its pins ask go; where the trainer takes a strategy for every
-operator, the rest of the block is chosen anew for each mesh that stays.
+A pin is a filter. Meshes on which an operator cannot be cut as its pins ask go; where the trainer takes a strategy for
+every operator, the rest of the block is chosen anew for each mesh that stays.
 """
 
 from __future__ import annotations
@@ -98,7 +98,9 @@ class _BlockChoices:
     chosen: tuple[Chosen, ...]
 
 
-def _block_choices(task: Task, asked: _Asked, block: Block, rows: Candidates, *, sp: bool) -> _BlockChoices:
+def _block_choices(
+    task: Task, asked: _Asked, block: Block, rows: Candidates, *, sp: bool
+) -> _BlockChoices:
     pinned = {name for owner, name in asked if owner == block.name}
     every = options(task.trainer, block, pinned, sp=sp)
     masks = _masks(asked, block, every, rows)
@@ -114,9 +116,7 @@ def _block_choices(task: Task, asked: _Asked, block: Block, rows: Candidates, *,
     columns += [column for mask in masks.values() for column in mask[index].T.astype(np.int64)]
     first, same = distinct(columns)
     s = setting(task, rows.take(index[first]))
-    allowed = [
-        masks[op.name][index[first]] if op.name in masks else None for op in block.operators
-    ]
+    allowed = [masks[op.name][index[first]] if op.name in masks else None for op in block.operators]
     best = cheapest(s, block, every, allowed, sp=sp)
     choices, which = np.unique(best.chosen, axis=0, return_inverse=True)
     number[index] = which.ravel()[same]

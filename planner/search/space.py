@@ -103,7 +103,7 @@ def build_space(task: Task, pins: Pins) -> Space:
             table.cross(choices[step - DEGREES - 1])
         _apply_rules(task, table, step, later[step - DEGREES], removed)
     searched, rows = int(later[0].sum()), table.view()
-    if not pins.operators:
+    if not pins.semi_automatic:
         return Space(rows, searched, removed)
     planned = plan_operators(task, pins.operators, rows)
     lost = int((~planned.kept).sum())

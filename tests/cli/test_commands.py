@@ -72,6 +72,18 @@ def test_price_divides_settings_into_layout_and_model(planner: Any) -> None:
     assert planner.question.global_batch == 512
 
 
+def test_a_stated_layout_takes_pins_on_operators(
+    planner: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ["price", "m", "-c", "c", "--set", "tp=8"]
+    pins = ["layers.*.mlp.up=((1,1),(1,8))", "attn.q.heads=tp"]
+    assert main([*asked, "--pin", pins[0], "--pin", pins[1]]) == 0
+    assert planner.question.pins == tuple(pins)
+    planner.answer = PlannerError.of("N02", "pin 'attn.q.heads=4': no. pin 'tp=9': no.")
+    assert main(asked) == 2
+    assert "pin 'attn.q.heads=4': no. --set 'tp=9': no." in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("form", ["json", "yaml", "markdown"])
 def test_formats(form: str, planner: Any, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*ASKED, "-f", form]) == 0

@@ -26,7 +26,7 @@ from planner.trainers.trainer import Task
 
 MORE = float(os.environ.get("MORE_EXAMPLES", "1"))
 """Factor on the examples of random tests of cost and search: ``MORE_EXAMPLES=20 python -m pytest tests/search``."""
-COLUMNS = tuple(Candidates.__dataclass_fields__)
+COLUMNS = tuple(name for name in Candidates.__dataclass_fields__ if name != "operators")
 LAYOUT = ("dp", "tp", "pp", "cp", "ep", "etp", "vpp", "micro_batch", "recompute")
 """Rows that agree on these are one layout of the answer."""
 TIES = ("tp", "pp", "cp", "ep", "etp", "vpp", "micro_batch", "recompute")

@@ -1,0 +1,40 @@
+"""Pins on a page: as they were written, with what each costs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from planner.plan.read import read_plan
+from planner.plan.schema import PinPrice
+from planner.report.markdown import render_markdown
+from planner.report.pins import pinned
+from planner.report.tables import plain
+from planner.report.text import render
+
+PLAN = read_plan(Path(__file__).parent / "dense.json").model_copy(
+    update={
+        "pins": ("tp=8", "attn.q.heads=tp", "pp=2"),
+        "pin_prices": (
+            PinPrice(pin="tp=8", without=15.0, cost=3.2),
+            PinPrice(pin="attn.q.heads=tp", without=18.2, cost=0.0),
+            PinPrice(pin="pp=2", without=None, cost=None),
+            PinPrice(pin="all pins", without=14.0, cost=4.2),
+        ),
+        "step": 18.2,
+    }
+)
+
+
+def test_every_pin_has_its_price():
+    assert pinned(PLAN) == [
+        "tp=8 (costs 3.20 s, 17.6 % of the step)",
+        "attn.q.heads=tp (costs nothing)",
+        "pp=2 (price not known: no time left)",
+        "all pins (costs 4.20 s, 23.1 % of the step)",
+    ]
+    assert "costs 3.20 s" in plain(render(PLAN))
+    assert "- Pinned: `tp=8` (costs 3.20 s, 17.6 % of the step)" in render_markdown(PLAN)
+
+
+def test_pins_without_prices_are_told_as_they_are():
+    assert pinned(PLAN.model_copy(update={"pin_prices": ()})) == list(PLAN.pins)
