@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from planner.plan.schema import OperatorPlan, Plan, Stage
 from planner.plan.tree import Node, alike, operator_compute, plan_tree
 from planner.report.numbers import percent, seconds_parts
-from planner.report.tables import BLANK, INDENT, Column, Line, flow, styled, table
+from planner.report.pins import pinned
+from planner.report.tables import BLANK, INDENT, Column, Line, flow, labelled, styled, table
 from planner.units import show_bytes, show_seconds
 
 CHEAP = 0.02
@@ -63,7 +64,8 @@ def render_tree(
     ]
     lines = table(columns, width)
     others = _others(plan, root, width)
-    return [*lines, *([BLANK, *others] if others else [])]
+    pins = labelled("Pinned", pinned(plan), width) if plan.pins else []
+    return [*lines, *([BLANK, *others] if others else []), *([BLANK, *pins] if pins else [])]
 
 
 def render_measured(plan: Plan, step: float | None, memory: float | None) -> list[Line]:

@@ -47,7 +47,8 @@ def price_of_rule(again: Again, rule: Rule, *, time_limit: float = 60.0) -> Rule
         alone = space.candidates.take(~own.keeps(task, space.candidates))
         whole = alone.take(_is_a_step(task, alone))
         note = NOTHING if not len(alone) else NO_STEP if not len(whole) else ""
-        space, source = Space(whole, len(alone)), own.source
+        space = Space(whole, len(alone), operators=space.operators)
+        source = own.source
     outcome = search(task, pins, top=1, time_limit=time_limit, space=space) if not note else None
     return _price(again, rule, source, space, outcome, note)
 

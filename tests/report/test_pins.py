@@ -10,6 +10,7 @@ from planner.report.markdown import render_markdown
 from planner.report.pins import pinned
 from planner.report.tables import plain
 from planner.report.text import render
+from planner.report.tree import render_tree
 
 PLAN = read_plan(Path(__file__).parent / "dense.json").model_copy(
     update={
@@ -33,6 +34,7 @@ def test_every_pin_has_its_price():
         "all pins (costs 4.20 s, 23.1 % of the step)",
     ]
     assert "costs 3.20 s" in plain(render(PLAN))
+    assert "Pinned   tp=8 (costs 3.20 s, 17.6 % of the step)" in plain(render_tree(PLAN, 100))
     assert "- Pinned: `tp=8` (costs 3.20 s, 17.6 % of the step)" in render_markdown(PLAN)
 
 
