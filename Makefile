@@ -5,7 +5,7 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; 
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test check clean
+.PHONY: demo test test-exports check clean
 
 demo: $(BIN)/python
 	$(BIN)/python -m pip install --quiet .
@@ -13,6 +13,19 @@ demo: $(BIN)/python
 
 test: $(VENV)/.developing
 	$(BIN)/python -m pytest -n auto
+
+# The trainers' own parsers and groups, on a CPU: gigabytes of packages, so in an environment of its own.
+# Megatron asks for a newer Python than its code needs.
+test-exports: .venv-exports/.ready
+	.venv-exports/bin/python -m pytest tests/acceptance
+
+.venv-exports/.ready: pyproject.toml
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed: make PYTHON=/path/to/python" >&2; exit 1; }
+	$(PYTHON) -m venv .venv-exports
+	.venv-exports/bin/python -m pip install --quiet --editable '.[dev,exports]'
+	.venv-exports/bin/python -m pip install --quiet --no-deps --ignore-requires-python \
+		megatron-core==0.19.2 torchtitan==0.3.0
+	touch $@
 
 check: $(VENV)/.developing
 	$(BIN)/ruff check .
@@ -28,4 +41,4 @@ $(VENV)/.developing: pyproject.toml | $(BIN)/python
 	touch $@
 
 clean:
-	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .venv-exports dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis

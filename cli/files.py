@@ -10,10 +10,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from planner.errors import Fault, PlannerError, listed
+from planner.export.files import File
 from planner.plan.schema import Plan
 from planner.plan.write import write_plan
 from planner.report.data import CSV_COLUMNS, render_csv
 
+MADE = "made by shardwright"
+"""What every exported file says of itself."""
 ENDINGS = {".json": "the plan", ".csv": "the alternatives"}
 
 
@@ -68,6 +71,38 @@ def write_output(path: Path, plan: Plan) -> None:
         write_whole(path, text)
     except OSError as error:
         raise PlannerError.of("O03", f"cannot write {path}: {error.strerror or error}.") from None
+
+
+def write_files(folder: Path, files: Sequence[File]) -> list[Path]:
+    """Writes the files of an export into a folder: all of them, or none if one would hide something else.
+
+    Raises:
+        PlannerError: a place that cannot be written (O03), a file that no export wrote (O02).
+    """
+    paths = [folder / file.name for file in files]
+    faults = [fault for path in paths if (fault := _export_fault(path)) is not None]
+    if faults:
+        raise PlannerError(*faults)
+    for path, file in zip(paths, files, strict=True):
+        try:
+            write_whole(path, file.text)
+            if file.executable:
+                path.chmod(path.stat().st_mode | 0o111)
+        except OSError as error:
+            why = error.strerror or error
+            raise PlannerError.of("O03", f"cannot write {path}: {why}.") from None
+    return paths
+
+
+def _export_fault(path: Path) -> Fault | None:
+    try:
+        other = path.is_file() and MADE not in path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        other = False
+    if other:
+        what = f"{path} is there and was not exported by shardwright; it is not overwritten."
+        return Fault("O02", what, ("Choose another folder, or remove it.",))
+    return _place_fault(path)
 
 
 def write_whole(path: Path, text: str) -> None:

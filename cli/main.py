@@ -19,6 +19,7 @@ from cli.console import put
 from cli.diff import diff
 from cli.evaluate import evaluate
 from cli.explain import explain
+from cli.export import export
 from cli.list import list_names
 from cli.plan import plan
 from cli.price import price
@@ -43,6 +44,7 @@ app.command("plan")(plan)
 app.command("explain")(explain)
 app.command("price")(price)
 app.command("diff")(diff)
+app.command("export")(export)
 app.command("evaluate")(evaluate)
 app.command("calibrate")(calibrate)
 app.command("list")(list_names)

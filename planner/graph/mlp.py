@@ -7,6 +7,7 @@ from planner.graph.builder import STREAM, TOKENS, Builder
 from planner.graph.operator import DimName, Operator
 
 ACTIVATION = frozenset({"activation"})
+EXPERT_ACTIVATION = frozenset({"activation", "expert_activation"})
 
 
 def mlp(b: Builder, source: str, layer: Mlp, prefix: str = "mlp", width: DimName = "ffn") -> str:
@@ -31,7 +32,7 @@ def experts(b: Builder, source: str, layer: Experts) -> str:
     into: tuple[DimName, ...] = ("gates", "expert_ffn") if layer.gated else ("expert_ffn",)
     up = b.linear("moe.up", sent, ("embed",), into, "moe_up", bias=layer.bias, expert=True)
     dims: tuple[DimName, ...] = ("experts", "capacity", "expert_ffn")
-    act = b.memory("moe.act", (up,), "moe_act", dims, saves=(up,), tags=ACTIVATION)
+    act = b.memory("moe.act", (up,), "moe_act", dims, saves=(up,), tags=EXPERT_ACTIVATION)
     down = b.linear(
         "moe.down", act, ("expert_ffn",), ("embed",), "moe_down", bias=layer.bias, expert=True
     )

@@ -36,6 +36,8 @@ class ModelFacts(Part):
     num_active_params: int
     """Parameters that one token meets."""
     num_layers: int
+    tied: bool = False
+    """The output projection is the embedding table."""
     source: str = ""
 
 
@@ -189,6 +191,8 @@ class BlockPlan(Part):
     """Seconds of one micro-batch forwards, everything exposed included: a stage's is the sum over its layers."""
     backward: float
     """The same backwards, recompute included."""
+    sizes: dict[str, float] = {}
+    """Whole size of every dim, of ``batch`` and ``capacity`` a sequence; empty in plans that older versions made."""
     operators: tuple[OperatorPlan, ...]
     gradient_collectives: tuple[Collective, ...]
     """Once a step (or a micro-batch, for sharded weights): gradients and gathered weights."""

@@ -141,6 +141,7 @@ def model_facts(task: Task) -> ModelFacts:
         num_params=model.num_params,
         num_active_params=round(model.num_active_params),
         num_layers=model.num_layers,
+        tied=bool(model.head.tied),
         source=model.source,
     )
 

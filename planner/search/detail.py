@@ -47,6 +47,7 @@ def block_plans(p: Prices) -> tuple[BlockPlan, ...]:
             count=count,
             forward=float(forward[0, column]),
             backward=float(backward[0, column]),
+            sizes=dict(block.sizes),
             operators=tuple(_operators(s, block)),
             gradient_collectives=tuple(_state_collectives(p, column)),
         )

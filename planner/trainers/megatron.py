@@ -28,7 +28,7 @@ MEGATRON = Trainer(
     sequence_parallel=(False, True),
     recompute={
         "none": frozenset(),
-        "selective": frozenset({"norm", "activation", "mla_up"}),
+        "selective": frozenset({"norm", "expert_activation", "mla_up"}),
         "full": frozenset({"*"}),
     },
     recompute_unfused=frozenset({"core"}),

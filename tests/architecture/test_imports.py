@@ -46,6 +46,7 @@ STARTED = {
     "explain",
     "price",
     "diff",
+    "export",
     "evaluate",
     "calibrate",
     "list",

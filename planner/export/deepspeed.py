@@ -1,0 +1,126 @@
+"""DeepSpeed: JSON with batches, ZeRO and AutoTP.
+
+DeepSpeed takes unknown top-level keys and unknown keys of ``tensor_parallel`` silently, so every key here was compared
+with those that its classes have. Release: DeepSpeed 0.19.8.
+"""
+
+from __future__ import annotations
+
+from planner.export.files import File, json_text
+from planner.export.loop import loop
+from planner.export.modules import LAYER, llama_like, style
+from planner.export.refusal import Limits, even_stages, no_axis, pinned, whole_states
+from planner.export.remeasure import Remeasured, remeasure
+from planner.export.shape import shape_of
+from planner.export.view import View, header
+from planner.units import Json
+
+RELEASE = "DeepSpeed 0.19.8"
+BUCKET = 5 * 10**8
+"""Elements of a gradient or gather bucket, DeepSpeed's default."""
+
+
+def write(view: View) -> list[File]:
+    """``deepspeed.json``, a training loop, and the script that measures.
+
+    Raises:
+        PlannerError: what the configuration cannot hold (W01).
+    """
+    _check(view)
+    data = {"_about": header(view, RELEASE)} | settings(view)
+    return [
+        File("deepspeed.json", json_text(data)),
+        loop(view, RELEASE, deepspeed=True),
+        remeasure(view, MEASURED),
+    ]
+
+
+def _check(view: View) -> None:
+    d, limits = view.degrees, Limits(RELEASE)
+    no_axis(limits, view, "pp", "ep", "etp")
+    even_stages(limits, view)
+    whole_states(limits, view)
+    limits.refuse(d.cp > 1, f"cp {d.cp} as a ring: it has Ulysses only", pinned("cp=1"))
+    limits.refuse(
+        d.recompute == "selective",
+        "selective recompute",
+        f"{pinned('recompute=none')} or recompute=full",
+    )
+    limits.refuse(
+        d.tp > 1 and d.sequence_parallel, "sequence parallelism in AutoTP", pinned("sp=off")
+    )
+    limits.refuse(d.tp > 1 and view.experts, "experts in AutoTP", pinned("tp=1"))
+    split = any(op.split.get("tp") == "vocab" for op in _lookup(view))
+    limits.refuse(
+        d.tp > 1 and split,
+        "an embedding split along the vocabulary: AutoTP splits its width",
+        pinned("tp=1"),
+    )
+    if d.tp > 1:
+        llama_like(limits, view, shape_of(view))
+    limits.refuse(view.plan.recipe.precision == "fp8", "fp8", "shardwright plan … --precision bf16")
+    limits.refuse(
+        view.plan.recipe.optimizer not in ("adamw", "sgd"),
+        f"the optimizer {view.plan.recipe.optimizer}",
+        "shardwright plan … --optimizer adamw",
+    )
+    limits.done()
+
+
+def _lookup(view: View) -> tuple[Json, ...]:
+    block = view.block("embedding")
+    return tuple(op for op in block.operators if op.name == "lookup") if block else ()
+
+
+def settings(view: View) -> dict[str, Json]:
+    """The configuration, without the comment."""
+    d, recipe = view.degrees, view.plan.recipe
+    data: dict[str, Json] = {
+        "train_batch_size": recipe.global_batch,
+        "train_micro_batch_size_per_gpu": d.micro_batch,
+        "gradient_accumulation_steps": d.num_micro_batches,
+        "zero_optimization": _zero(view.level),
+        "optimizer": {"type": "SGD" if recipe.optimizer == "sgd" else "AdamW", "params": {"lr": 1e-4}},
+        "steps_per_print": 1,
+    }  # fmt: skip
+    if recipe.precision in ("bf16", "fp16"):
+        data[recipe.precision] = {"enabled": True}
+    if d.tp > 1:
+        data["tensor_parallel"] = {
+            "autotp_size": d.tp,
+            "partition_config": {"use_default_specs": False, "layer_specs": layer_specs(view)},
+        }
+    return data
+
+
+def _zero(level: int) -> dict[str, Json]:
+    zero: dict[str, Json] = {"stage": level}
+    if level:
+        zero |= {"overlap_comm": True, "contiguous_gradients": True, "reduce_bucket_size": BUCKET}
+    if level == 3:
+        zero |= {
+            "stage3_prefetch_bucket_size": BUCKET // 10,
+            "stage3_param_persistence_threshold": 10**5,
+        }
+    return zero
+
+
+def layer_specs(view: View) -> list[dict[str, Json]]:
+    """Patterns of weights and how AutoTP splits them; the first pattern that matches counts."""
+    specs = []
+    for op in {op.name: op for op in view.operators()}.values():
+        linear = LAYER.get(op.name)
+        if linear is None:
+            continue
+        kind = {"column": "column", "row": "row", "whole": "skip"}[style(op, linear)]
+        names = "|".join(name.replace(".", r"\.") for name in linear.modules)
+        specs.append({"patterns": [rf".*\.({names})\.weight$"], "partition_type": kind})
+    return specs
+
+
+MEASURED = Remeasured(
+    framework=RELEASE,
+    command="torchrun $LAUNCH train.py",
+    seconds=r"step [0-9]+ took ([0-9.]+) s",
+    memory=r"peak ([0-9.]+) GiB",
+)

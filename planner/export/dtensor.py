@@ -1,0 +1,53 @@
+"""Plain DTensor: a mesh and the placements of every operator, for ``planner.runtime`` and for own programs."""
+
+from __future__ import annotations
+
+from planner.export.files import File, json_text
+from planner.export.view import View, header
+from planner.plan.schema import BlockPlan
+from planner.units import Json
+
+RELEASE = "torch 2.13 (DTensor, FSDP2, pipelining)"
+FORMAT = "shardwright-dtensor-1"
+
+
+def write(view: View) -> list[File]:
+    """``dtensor.json``: nothing is left out, so nothing is refused."""
+    data = {"_about": header(view, RELEASE), "format": FORMAT} | settings(view)
+    return [File("dtensor.json", json_text(data))]
+
+
+def settings(view: View) -> dict[str, Json]:
+    """Mesh from the outermost axis, stages in the order in which a token meets them, blocks with operators."""
+    d = view.degrees
+    sizes = {"pp": d.pp, "dp": d.dp, "cp": d.cp, "tp": d.tp}
+    return {
+        "mesh": {axis: sizes[axis] for axis in reversed(d.order) if axis in sizes},
+        "experts": {"ep": d.ep, "etp": d.etp},
+        "states": {"level": view.level, "shard": d.shard_group, "replicate": view.replicas},
+        "stages": [list(visit) for visit in view.visits],
+        "schedule": {
+            "name": d.schedule,
+            "chunks": d.vpp,
+            "micro_batch": d.micro_batch,
+            "micro_batches": d.num_micro_batches,
+        },
+        "blocks": {block.name: _block(block) for block in view.plan.blocks},
+    }
+
+
+def _block(block: BlockPlan) -> dict[str, Json]:
+    return {
+        "layers": block.layers,
+        "sizes": block.sizes,
+        "operators": {
+            op.name: {
+                "split": op.split,
+                "inputs": op.inputs,
+                "weights": op.weights,
+                "outputs": op.outputs,
+                "recomputed": op.recomputed,
+            }
+            for op in block.operators
+        },
+    }

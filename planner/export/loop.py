@@ -1,0 +1,65 @@
+"""Twenty steps on random tokens, for libraries that bring no program of their own: Accelerate and DeepSpeed."""
+
+from __future__ import annotations
+
+from planner.export.files import File
+from planner.export.view import View, commented, header
+
+
+def loop(view: View, release: str, *, deepspeed: bool) -> File:
+    """``train.py``: MODEL is a folder with the model's config.json."""
+    d, recipe = view.degrees, view.plan.recipe
+    return File(
+        "train.py",
+        _LOOP.format(
+            about=commented(header(view, release)),
+            start=_DEEPSPEED if deepspeed else _ACCELERATE,
+            step=_DEEPSPEED_STEP if deepspeed else _ACCELERATE_STEP,
+            micro=d.micro_batch, count=d.num_micro_batches, seq=recipe.seq,
+            checkpoint="model.gradient_checkpointing_enable()" if d.recompute == "full" and deepspeed else "pass",
+        ),
+    )  # fmt: skip
+
+
+_LOOP = """{about}
+import os
+import time
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
+MICRO, COUNT, SEQ = {micro}, {count}, {seq}
+config = AutoConfig.from_pretrained(os.environ["MODEL"], use_cache=False)
+model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+model.train()
+{checkpoint}
+{start}
+for number in range(20):
+    began = time.perf_counter()
+    for turn in range(COUNT):
+        tokens = torch.randint(config.vocab_size, (MICRO, SEQ), device="cuda")
+{step}
+    torch.cuda.synchronize()
+    peak = torch.cuda.max_memory_allocated() / 2**30
+    print(f"step {{number}} took {{time.perf_counter() - began:.4f}} s, peak {{peak:.3f}} GiB", flush=True)
+"""
+_ACCELERATE = """from accelerate import Accelerator
+
+accelerator = Accelerator(mixed_precision="bf16", gradient_accumulation_steps=COUNT)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
+model, optimizer = accelerator.prepare(model, optimizer)
+"""
+_ACCELERATE_STEP = """        with accelerator.accumulate(model):
+            buffers = [tokens, labels := tokens.clone()]
+            with accelerator.maybe_context_parallel(
+                buffers=buffers, buffer_seq_dims=[1, 1], no_restore_buffers=set(buffers)
+            ):
+                accelerator.backward(model(input_ids=tokens, labels=labels).loss)
+            optimizer.step()
+            optimizer.zero_grad()"""
+_DEEPSPEED = """import deepspeed
+
+engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config="deepspeed.json")
+"""
+_DEEPSPEED_STEP = """        engine.backward(engine(input_ids=tokens, labels=tokens).loss)
+        engine.step()"""

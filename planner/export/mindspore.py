@@ -1,0 +1,196 @@
+"""MindSpore: auto-parallel settings in Python, and the layout of every parameter in its own strategy format.
+
+A parameter that the file leaves out is dropped silently when a checkpoint is cut, so every weight of the plan is
+there, under the names that MindFormers' Llama-like models have. Release: MindSpore 2.9 to 2.10.
+"""
+
+from __future__ import annotations
+
+from planner.export.files import File, json_text
+from planner.export.refusal import Limits, any_level, pinned
+from planner.export.shape import Shape, shape_of
+from planner.export.view import View, commented, header
+from planner.plan.schema import BlockPlan, OperatorPlan
+from planner.units import Json
+
+RELEASE = "MindSpore 2.9-2.10"
+AXES = ("tp", "cp", "dp")
+"""Axes inside a stage from the fastest; a tensor map counts them from the right."""
+ROWS_FIRST = {
+    "attn.q": (("attention.wq.weight",), ("heads", "head_dim"), ("embed",)),
+    "attn.kv": (("attention.wk.weight", "attention.wv.weight"), ("kv_heads", "head_dim"), ("embed",)),
+    "attn.out": (("attention.wo.weight",), ("embed",), ("heads", "head_dim")),
+    "mlp.up": (("feed_forward.w1.weight", "feed_forward.w3.weight"), ("ffn",), ("embed",)),
+    "mlp.down": (("feed_forward.w2.weight",), ("embed",), ("ffn",)),
+    "norm1": (("attention_norm.weight",), ("embed",), ()),
+    "norm2": (("ffn_norm.weight",), ("embed",), ()),
+}  # fmt: skip
+"""Operator to its parameters in a layer, and the dims of their rows and columns."""
+ENDS = {
+    "lookup": (("model.tok_embeddings.embedding_weight",), ("vocab",), ("embed",)),
+    "norm": (("model.norm_out.weight",), ("embed",), ()),
+    "project": (("lm_head.weight",), ("vocab",), ("embed",)),
+}
+
+
+def write(view: View) -> list[File]:
+    """``auto_parallel.py`` and a strategy file for every stage.
+
+    Raises:
+        PlannerError: what MindSpore cannot hold (W01).
+    """
+    limits, shape = Limits(RELEASE), shape_of(view)
+    _check(limits, view, shape)
+    head = header(view, RELEASE)
+    files = [File("auto_parallel.py", commented(head) + _settings(view))]
+    for stage in range(view.degrees.pp):
+        name = f"parameters_stage_{stage}.json"
+        files.append(File(name, json_text({"_about": head} | strategy(view, stage))))
+    return files
+
+
+def _check(limits: Limits, view: View, shape: Shape) -> None:
+    d = view.degrees
+    any_level(limits, view, (0, 1, 3))
+    inside = d.dp * d.cp * d.tp
+    limits.refuse(
+        inside * d.pp not in (1, 2, 4) and inside * d.pp % 8 > 0,
+        f"{inside * d.pp} devices",
+        "1, 2, 4 or a multiple of 8",
+    )
+    limits.refuse(
+        d.order.index("pp") < d.order.index("dp") and d.pp > 1,
+        "stages inside data parallelism",
+        pinned("order=tp-cp-dp-pp"),
+    )
+    limits.refuse(
+        d.pp > 1 and d.num_micro_batches < d.pp,
+        f"{d.num_micro_batches} micro-batches in {d.pp} stages",
+        pinned(f"pp<={d.num_micro_batches}"),
+    )
+    odd = (
+        shape.latent or shape.experts > 0 or shape.norm != "rms" or shape.biased or not shape.gated
+    )
+    limits.refuse(
+        odd,
+        f"the parameters of {view.plan.model.name}: only dense Llama-like ones are known by name",
+        "--to mindformers",
+    )
+    for axis in ("tp", "cp", "dp"):
+        size = getattr(d, axis)
+        limits.refuse(
+            size & (size - 1) > 0,
+            f"{axis} {size}, which is no power of two",
+            pinned(f"{axis}={1 << (size.bit_length() - 1)}"),
+        )
+    limits.done()
+
+
+def strategy(view: View, stage: int) -> dict[str, Json]:
+    """The parameter layouts of one stage, as MindSpore's checkpoint cutter reads them."""
+    layouts: dict[str, Json] = {}
+    layers = [layer for chunk in view.chunks[stage] for layer in chunk]
+    blocks = view.layer_blocks
+    for layer in layers:
+        for op in blocks[layer].operators:
+            if op.name in ROWS_FIRST:
+                names, rows, columns = ROWS_FIRST[op.name]
+                for name in names:
+                    key = f"model.layers.{layer}.{name}"
+                    layouts[key] = _layout(view, blocks[layer], op, rows, columns)
+    for place, held in (("embedding", stage == 0), ("head", stage == view.degrees.pp - 1)):
+        block = view.block(place) if held else None
+        for op in block.operators if block else ():
+            if op.name in ENDS:
+                names, rows, columns = ENDS[op.name]
+                layouts[names[0]] = _layout(view, block, op, rows, columns)
+    return {"current_stage": stage, "parallel_strategy_item": {}, "parallel_layout_item": layouts}
+
+
+def _layout(
+    view: View,
+    block: BlockPlan | None,
+    op: OperatorPlan,
+    rows: tuple[str, ...],
+    columns: tuple[str, ...],
+) -> dict[str, Json]:
+    assert block is not None
+    d = view.degrees
+    weights = next(iter(op.weights.values()), {})
+    cut = {
+        axis: place.removeprefix("shard(").rstrip(")")
+        for axis, place in weights.items()
+        if "shard" in place
+    }
+    sizes, maps = [], []
+    for dims in filter(None, (rows, columns)):
+        size = 1
+        for dim in dims:
+            size *= int(block.sizes[dim])
+        axis = next((axis for axis in AXES if cut.get(axis) in dims), None)
+        sizes.append(size)
+        maps.append(-1 if axis is None else AXES.index(axis))
+    whole = d.shard_group == d.dp * d.cp
+    return {
+        "dev_matrix": [d.dp, d.cp, d.tp],
+        "tensor_map": maps,
+        "tensor_shape": sizes,
+        "field": 0,
+        "opt_weight_shard_step": d.tp if view.level else 0,
+        "opt_weight_shard_size": (-1 if whole else d.shard_group) if view.level else 0,
+    }
+
+
+def _settings(view: View) -> str:
+    d = view.degrees
+    lines = [f"    net.dataset_strategy((({d.dp}, 1), ({d.dp}, 1)))"]
+    if d.pp > 1:
+        scheduler = "gpipe" if d.schedule == "gpipe" else "1f1b"
+        lines.append(
+            f'    net.pipeline(stages={d.pp}, interleave={d.vpp > 1}, scheduler="{scheduler}")'
+        )
+    if view.level:
+        group = -1 if d.shard_group == d.dp * d.cp else d.shard_group
+        level = {1: "level1", 3: "level3"}[view.level]
+        lines.append(f'    net.hsdp(shard_size={group}, threshold=64, optimizer_level="{level}")')
+    wrap = f"Pipeline(net, {d.num_micro_batches}, stage_config=STAGES)" if d.pp > 1 else "net"
+    if d.pp == 1 and d.num_micro_batches > 1:
+        wrap = f"GradAccumulation(net, {d.num_micro_batches})"
+    stages = {
+        f"model.layers.{layer}": stage
+        for stage, chunks in enumerate(view.chunks)
+        for chunk in chunks
+        for layer in chunk
+    }
+    return _PYTHON.format(
+        lines="\n".join(lines),
+        wrap=wrap,
+        stages=stages if d.pp > 1 else {},
+        full=d.recompute == "full",
+    )
+
+
+_PYTHON = '''
+from mindspore.parallel import AutoParallel
+from mindspore.parallel.nn import GradAccumulation, Pipeline
+
+STAGES = {stages}
+"""Stage of every layer, by the name of its cell."""
+RECOMPUTE = {full}
+"""Whether every layer is computed again in the backward pass."""
+
+
+def wrapped(net, layers):
+    """The net with a loss, cut into micro-batches; ``layers`` are the cells of its layers."""
+    if RECOMPUTE:
+        for layer in layers:
+            layer.recompute()
+    return {wrap}
+
+
+def configured(net):
+    """The training net in semi-automatic parallelism."""
+    net = AutoParallel(net, parallel_mode="semi_auto")
+{lines}
+    return net
+'''

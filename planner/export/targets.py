@@ -1,0 +1,77 @@
+"""All formats by name, and a plan written in one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from planner.errors import PlannerError, listed, nearest
+from planner.export import (
+    accelerate,
+    bridge,
+    deepspeed,
+    dtensor,
+    galvatron,
+    maxtext,
+    megatron,
+    mindformers,
+    mindspore,
+    torchtitan,
+    transformers,
+)
+from planner.export.files import File
+from planner.export.view import View
+from planner.plan.schema import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One format."""
+
+    name: str
+    release: str
+    write: Callable[[View], list[File]]
+    aliases: tuple[str, ...] = ()
+
+
+TARGETS: tuple[Target, ...] = (
+    Target("megatron", megatron.RELEASE, megatron.write, ("megatron-lm", "mcore", "mindspeed")),
+    Target("megatron-bridge", bridge.RELEASE, bridge.write, ("bridge", "nemo")),
+    Target("torchtitan", torchtitan.RELEASE, torchtitan.write, ("titan",)),
+    Target("torchtitan-0.2", torchtitan.OLD_RELEASE, torchtitan.write_toml, ("torchtitan-toml",)),
+    Target("deepspeed", deepspeed.RELEASE, deepspeed.write, ("zero",)),
+    Target("accelerate", accelerate.RELEASE, accelerate.write, ("fsdp", "fsdp2")),
+    Target("transformers", transformers.RELEASE, transformers.write, ("tp-plan", "hf")),
+    Target("mindspore", mindspore.RELEASE, mindspore.write, ("ms",)),
+    Target("mindformers", mindformers.RELEASE, mindformers.write),
+    Target("galvatron", galvatron.RELEASE, galvatron.write, ("galvatron-2.4",)),
+    Target("galvatron-head", galvatron.NEW_RELEASE, galvatron.write_new),
+    Target("maxtext", maxtext.RELEASE, maxtext.write),
+    Target("dtensor", dtensor.RELEASE, dtensor.write, ("torch",)),
+)
+
+
+def target(name: str) -> Target:
+    """The format of a name, in any case.
+
+    Raises:
+        PlannerError: no format has that name (W02).
+    """
+    wanted = name.strip().lower().replace("_", "-")
+    names = {known: t for t in TARGETS for known in (t.name, *t.aliases)}
+    if wanted in names:
+        return names[wanted]
+    raise PlannerError.of(
+        "W02",
+        f"nothing is exported to '{name}'. Nearest: {listed(nearest(wanted, names), 'and')}.",
+        f"Possible: {listed([t.name for t in TARGETS], 'and')}.",
+    )
+
+
+def export(plan: Plan, to: str) -> list[File]:
+    """A plan as a trainer's own files.
+
+    Raises:
+        PlannerError: an unknown format (W02), or what the format cannot hold (W01).
+    """
+    return target(to).write(View(plan))

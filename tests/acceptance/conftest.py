@@ -1,0 +1,25 @@
+"""Tests with the trainers' own code. They skip where a trainer is not installed: ``make test-exports`` installs all."""
+
+from __future__ import annotations
+
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "export")]
+NEEDS = {
+    "test_megatron.py": "megatron",
+    "test_torchtitan.py": "torchtitan",
+    "test_deepspeed.py": "deepspeed",
+    "test_accelerate.py": "accelerate",
+    "test_transformers.py": "transformers",
+    "test_galvatron.py": "galvatron",
+    "test_mindspore.py": "mindspore",
+    "test_mindformers.py": "mindformers",
+}
+"""Files to the package that they need. Only found, not imported: an import that fails must not look like a skip."""
+
+
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    needed = NEEDS.get(collection_path.name)
+    return True if needed and find_spec(needed) is None else None

@@ -1,0 +1,90 @@
+"""``remeasure.sh``: what it prints is a row that ``evaluate`` reads, and prices as the plan."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+from plans import plan
+
+from planner.calibrate.evaluate import evaluate_runs
+from planner.calibrate.runs import read_runs
+from planner.errors import PlannerError
+from planner.export.targets import TARGETS, export
+
+LOGS = {
+    "megatron": "elapsed time per iteration (ms): {ms:.1f} | max allocated: 40960.0 MB",
+    "torchtitan": "step: 3  loss:  7.9  memory: 40.00GiB(50.1%)  tps: {rate:,.0f}  mfu: 40%",
+    "mindformers": "loss: 9.1, per_step_time: {ms:.0f}ms, Actual peak memory usage (with fragments): 40960M",
+    "accelerate": "step 7 took {s:.4f} s, peak 40.000 GiB",
+    "deepspeed": "step 7 took {s:.4f} s, peak 40.000 GiB",
+    "galvatron": "elapsed time per iteration (ms): {ms:.1f} max memory: 40960.0",
+    "maxtext": "completed step: 7, seconds: {s:.4f}, peak_memory: 40.0 GiB",
+}
+PLANS = {
+    "megatron": ["dense", "experts", "latent", "wide", "ring"],
+    "torchtitan": ["titan", "titan-chunks", "titan-experts"],
+    "mindformers": ["ascend"],
+    "accelerate": ["fsdp", "fsdp-hybrid"],
+    "deepspeed": ["fsdp"],
+    "galvatron": ["fsdp"],
+    "maxtext": ["titan-ring"],
+}
+
+NEAR = {"maxtext": 0.4}
+"""How near the price of a row is to the plan's: rows of MaxText are priced as JAX, plans for it as torchtitan."""
+
+
+def read(to: str, name: str, folder: Path, log: str) -> subprocess.CompletedProcess:
+    script = next(f for f in export(plan(name), to) if f.name == "remeasure.sh")
+    assert script.executable
+    (folder / "remeasure.sh").write_text(script.text)
+    (folder / "remeasure.log").write_text(log)
+    return subprocess.run(
+        ["bash", str(folder / "remeasure.sh"), "--read"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("to", "name"), [(to, name) for to, names in PLANS.items() for name in names]
+)
+def test_its_row_is_priced_as_the_plan(to: str, name: str, tmp_path: Path) -> None:
+    p = plan(name)
+    seconds = 1.25 * p.step
+    rate = p.recipe.global_batch * p.recipe.seq / seconds / p.degrees.chips_used
+    slow = LOGS[to].format(ms=9e3 * seconds, s=9 * seconds, rate=rate / 9)
+    line = LOGS[to].format(ms=1e3 * seconds, s=seconds, rate=rate)
+    done = read(to, name, tmp_path, "\n".join([slow] * 3 + [line] * 17))
+    assert done.returncode == 0, done.stderr
+    row = json.loads(done.stdout.splitlines()[-1])
+    assert row["measured"]["step_time_s"] == pytest.approx(seconds, rel=0.01)
+    assert row["measured"]["mem_gib_per_chip"] == pytest.approx(40.0)
+    (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n")
+    found = evaluate_runs(read_runs(tmp_path / "rows.jsonl")).rows[0]
+    assert found.predicted_step_seconds == pytest.approx(p.step, rel=NEAR.get(to, 0.1)), found
+
+
+def test_a_log_without_steps_is_said(tmp_path: Path) -> None:
+    done = read("megatron", "data", tmp_path, "CUDA out of memory")
+    assert done.returncode != 0
+    assert "no times of steps" in done.stderr
+
+
+@pytest.mark.parametrize("to", [t.name for t in TARGETS if t.name not in ("mindspore", "dtensor")])
+def test_scripts_are_shell(to: str) -> None:
+    for name in ("data", "fsdp", "ascend", "titan"):
+        try:
+            files = export(plan(name), to)
+        except PlannerError:
+            continue
+        for file in (f for f in files if f.name.endswith(".sh")):
+            subprocess.run(["bash", "-n"], input=file.text, text=True, check=True)
+        for file in (f for f in files if f.name.endswith(".py")):
+            compile(file.text, file.name, "exec")
+        return
+    raise AssertionError(f"no plan for {to}")
