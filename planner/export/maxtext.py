@@ -13,6 +13,7 @@ from planner.export.refusal import (
     even_stages,
     no_axis,
     pinned,
+    schedules,
     whole_states,
 )
 from planner.export.remeasure import Remeasured, remeasure
@@ -36,6 +37,7 @@ def write(view: View) -> list[File]:
     even_stages(limits, view)
     any_level(limits, view, (0, 3))
     whole_states(limits, view)
+    schedules(limits, view, "gpipe")
     no_axis(limits, view, "etp")
     limits.refuse(
         d.ep > 1 and d.dp % d.ep > 0,

@@ -9,7 +9,7 @@ import re
 
 from planner.export.files import File, flags, json_text, shell_list
 from planner.export.megatron_model import model_pairs
-from planner.export.refusal import Limits, any_level, equal_layers, pinned
+from planner.export.refusal import Limits, any_level, equal_layers, pinned, schedules
 from planner.export.remeasure import Remeasured, remeasure
 from planner.export.shape import Shape, shape_of
 from planner.export.view import View, commented, header
@@ -82,13 +82,7 @@ def check(view: View, target: str) -> None:
     d, limits = view.degrees, Limits(target)
     equal_layers(limits, view)
     any_level(limits, view, (0, 1))
-    limits.refuse(d.schedule == "gpipe" and d.pp > 1, "the gpipe schedule", pinned("schedule=1f1b"))
-    part = view.level > 0 and d.shard_group < d.dp * d.cp
-    limits.refuse(
-        part and (d.dp * d.cp) % d.shard_group > 0,
-        f"states over {d.shard_group} of {d.dp * d.cp} data ranks",
-        pinned("zero=1"),
-    )
+    schedules(limits, view, "1f1b", "interleaved")
     # initialize_model_parallel divides the ranks of a stage, the parser does not look
     left = (d.dp * d.cp * d.tp) % (d.ep * d.etp)
     limits.refuse(

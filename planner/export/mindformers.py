@@ -8,7 +8,7 @@ with stages. Release: MindFormers 1.9.0 on MindSpore 2.9.
 from __future__ import annotations
 
 from planner.export.files import File
-from planner.export.refusal import Limits, any_level, equal_layers, pinned
+from planner.export.refusal import Limits, any_level, equal_layers, pinned, schedules
 from planner.export.remeasure import Remeasured, remeasure
 from planner.export.shape import Shape, shape_of
 from planner.export.view import View, commented, header
@@ -24,6 +24,7 @@ SELECTED = {
     "norm2": [r"ffn_norm\."],
 }
 """Operators to patterns of ``select_recompute``."""
+SCHEDULERS = {"1f1b": "1f1b", "interleaved": "1f1b", "gpipe": "gpipe", "zbv": "zero_bubble_v"}
 SMALL_NORMS = frozenset({"attn.q_norm", "attn.k_norm", "attn.kv_norm"})
 
 
@@ -45,6 +46,7 @@ def write(view: View) -> list[File]:
 def _check(view: View, shape: Shape) -> None:
     d, limits = view.degrees, Limits(RELEASE)
     equal_layers(limits, view)
+    schedules(limits, view, "1f1b", "gpipe", "interleaved", "zbv")
     any_level(limits, view, (0, 1))
     limits.refuse(
         d.pp > 1 and d.num_micro_batches < d.pp,
@@ -127,7 +129,7 @@ def parallel(view: View) -> dict[str, Json]:
         },
         "pipeline_config": {
             "pipeline_interleave": d.vpp > 1,
-            "pipeline_scheduler": "gpipe" if d.schedule == "gpipe" else "1f1b",
+            "pipeline_scheduler": SCHEDULERS[d.schedule],
         },
     }
     if view.level == 1 and d.shard_group < d.dp * d.cp:

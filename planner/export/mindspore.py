@@ -7,13 +7,14 @@ there, under the names that MindFormers' Llama-like models have. Release: MindSp
 from __future__ import annotations
 
 from planner.export.files import File, json_text
-from planner.export.refusal import Limits, any_level, pinned
+from planner.export.refusal import Limits, any_level, pinned, schedules
 from planner.export.shape import Shape, shape_of
 from planner.export.view import View, commented, header
 from planner.plan.schema import BlockPlan, OperatorPlan
 from planner.units import Json
 
 RELEASE = "MindSpore 2.9-2.10"
+SCHEDULERS = {"1f1b": "1f1b", "interleaved": "1f1b", "gpipe": "gpipe", "zbv": "zero_bubble_v"}
 AXES = ("tp", "cp", "dp")
 """Axes inside a stage from the fastest; a tensor map counts them from the right."""
 ROWS_FIRST = {
@@ -51,6 +52,7 @@ def write(view: View) -> list[File]:
 
 def _check(limits: Limits, view: View, shape: Shape) -> None:
     d = view.degrees
+    schedules(limits, view, "1f1b", "gpipe", "interleaved", "zbv")
     any_level(limits, view, (0, 1, 3))
     inside = d.dp * d.cp * d.tp
     limits.refuse(
@@ -145,7 +147,7 @@ def _settings(view: View) -> str:
     d = view.degrees
     lines = [f"    net.dataset_strategy((({d.dp}, 1), ({d.dp}, 1)))"]
     if d.pp > 1:
-        scheduler = "gpipe" if d.schedule == "gpipe" else "1f1b"
+        scheduler = SCHEDULERS[d.schedule]
         lines.append(
             f'    net.pipeline(stages={d.pp}, interleave={d.vpp > 1}, scheduler="{scheduler}")'
         )
@@ -153,19 +155,24 @@ def _settings(view: View) -> str:
         group = -1 if d.shard_group == d.dp * d.cp else d.shard_group
         level = {1: "level1", 3: "level3"}[view.level]
         lines.append(f'    net.hsdp(shard_size={group}, threshold=64, optimizer_level="{level}")')
-    wrap = f"Pipeline(net, {d.num_micro_batches}, stage_config=STAGES)" if d.pp > 1 else "net"
+    wrap = (
+        f"Pipeline(net, {d.num_micro_batches}, stage_config=STAGES, segment_config=SEGMENTS)"
+        if d.pp > 1
+        else "net"
+    )
     if d.pp == 1 and d.num_micro_batches > 1:
         wrap = f"GradAccumulation(net, {d.num_micro_batches})"
-    stages = {
-        f"model.layers.{layer}": stage
+    places = [
+        (f"model.layers.{layer}", stage, turn)
         for stage, chunks in enumerate(view.chunks)
-        for chunk in chunks
+        for turn, chunk in enumerate(chunks)
         for layer in chunk
-    }
+    ]
     return _PYTHON.format(
         lines="\n".join(lines),
         wrap=wrap,
-        stages=stages if d.pp > 1 else {},
+        stages={name: stage for name, stage, _ in places} if d.pp > 1 else {},
+        segments={name: turn for name, _, turn in places} if d.vpp > 1 else None,
         full=d.recompute == "full",
     )
 
@@ -176,6 +183,8 @@ from mindspore.parallel.nn import GradAccumulation, Pipeline
 
 STAGES = {stages}
 """Stage of every layer, by the name of its cell."""
+SEGMENTS = {segments}
+"""Chunk of every layer within its stage; None without virtual stages."""
 RECOMPUTE = {full}
 """Whether every layer is computed again in the backward pass."""
 

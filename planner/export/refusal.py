@@ -53,6 +53,16 @@ def no_axis(limits: Limits, view: View, *axes: str) -> None:
         limits.refuse(degree > 1, f"{axis} {degree}: it has no such axis", pinned(f"{axis}=1"))
 
 
+def schedules(limits: Limits, view: View, *names: str) -> None:
+    """Refuses schedules that a format has no word for."""
+    d = view.degrees
+    limits.refuse(
+        d.pp > 1 and d.schedule not in names,
+        f"the schedule {d.schedule}",
+        f"{pinned(f'schedule={names[0]}')}" if names else pinned("pp=1"),
+    )
+
+
 def even_stages(limits: Limits, view: View) -> None:
     """Refuses stages of unequal numbers of layers, where a format only knows how many stages there are."""
     sizes, count = view.stage_sizes, view.plan.model.num_layers

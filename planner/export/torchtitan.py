@@ -7,14 +7,22 @@ the parsers refuse: torchtitan 0.3.0 and 0.2.2, run on a CPU.
 from __future__ import annotations
 
 from planner.export.files import File
-from planner.export.refusal import Limits, any_level, equal_layers, pinned
+from planner.export.refusal import Limits, any_level, equal_layers, pinned, schedules
 from planner.export.remeasure import Remeasured, remeasure
 from planner.export.shape import Shape, shape_of
 from planner.export.view import View, commented, header
+from planner.plan.schema import BlockPlan
 from planner.units import Json
 
 RELEASE, OLD_RELEASE = "torchtitan 0.3.0", "torchtitan 0.2.2"
-SCHEDULES = {"gpipe": "GPipe", "1f1b": "1F1B", "interleaved": "Interleaved1F1B"}
+SCHEDULES = {
+    "1f1b": "1F1B",
+    "gpipe": "GPipe",
+    "interleaved": "Interleaved1F1B",
+    "zb-h1": "InterleavedZeroBubble",
+    "zbv": "ZBVZeroBubble",
+    "dualpipev": "DualPipeV",
+}
 MODELS = {
     "llama-3-8b": ("llama3", "llama3_8b", "8B"),
     "llama-3.1-8b": ("llama3", "llama3_8b", "8B"),
@@ -31,21 +39,6 @@ MODELS = {
     "gpt-oss-120b": ("gpt_oss", "gpt_oss_120b", "120B"),
 }
 """Our name of a model to torchtitan's package, configuration function (0.3) and flavor (0.2)."""
-ELEMENTWISE = frozenset(
-    {
-        "norm1",
-        "norm2",
-        "post_norm1",
-        "post_norm2",
-        "mlp.act",
-        "moe.act",
-        "shared.act",
-        "attn.q_norm",
-        "attn.k_norm",
-        "attn.kv_norm",
-    }
-)
-"""Operators that are computed again where every product is kept."""
 
 
 def write(view: View) -> list[File]:
@@ -65,16 +58,16 @@ def write(view: View) -> list[File]:
         for part, keys in values.items()
         for key, value in keys.items()
     ]
-    policy = {"none": "None", "full": "FullAC.Config()", "selective": "KeepProducts.Config()"}
+    policy = {"none": "None", "full": "FullAC.Config()", "selective": "SelectiveAC.Config()"}
+    chosen = policy[view.degrees.recompute]
     lines += [
-        f"    config.activation_checkpoint = {policy[view.degrees.recompute]}",
+        f"    config.activation_checkpoint = {chosen}",
         "    config.compile.enable = True",
         "    return config",
     ]
     head = header(view, RELEASE)
-    uses = [line for line in (_IMPORTS, _POLICY) if view.degrees.recompute == "selective"]
-    if view.degrees.recompute == "full":
-        uses = ["from torchtitan.distributed.activation_checkpoint import FullAC\n"]
+    source = "torchtitan.distributed.activation_checkpoint"
+    uses = f"\nfrom {source} import {chosen.partition('.')[0]}\n" if chosen != "None" else ""
     start = "\n\ndef apply(config):\n" + _APPLY + "\n".join(lines) + "\n"
     if known:
         package, function, _ = known
@@ -83,7 +76,7 @@ def write(view: View) -> list[File]:
     else:
         head.append("torchtitan has no configuration of this model: call apply() on your own")
     return [
-        File("shardwright_plan.py", commented(head) + "".join(f"\n{u}" for u in uses) + start),
+        File("shardwright_plan.py", commented(head) + uses + start),
         remeasure(view, MEASURED),
     ]
 
@@ -102,18 +95,13 @@ def write_toml(view: View) -> list[File]:
         f"the model {view.plan.model.name}: a job file names one of torchtitan's",
         "the 0.3 configuration module, --to torchtitan",
     )
-    limits.refuse(
-        view.degrees.recompute == "selective",
-        "recompute of norms and activations alone: its selective modes compute every second product again",
-        f"{pinned('recompute=none')} or recompute=full",
-    )
     limits.done()
     assert known is not None
     tables: dict[str, dict[str, Json]] = {
         "model": {"name": known[0], "flavor": known[2]},
         "training": training(view),
         "parallelism": parallelism(view, shape_of(view), "output"),
-        "activation_checkpoint": {"mode": view.degrees.recompute},
+        "activation_checkpoint": {"mode": view.degrees.recompute, "selective_ac_option": "op"},
         "compile": {"enable": True},
     }
     del tables["training"]["disable_cuda_graphs"]
@@ -207,9 +195,25 @@ def _check(view: View, release: str) -> None:
         f"the optimizer {view.plan.recipe.optimizer}",
         "shardwright plan … --optimizer adamw",
     )
-    strange = sorted(view.recomputed - ELEMENTWISE) if d.recompute == "selective" else []
-    limits.refuse(bool(strange), f"recompute of {', '.join(strange)}", pinned("recompute=full"))
+    limits.refuse(
+        d.recompute == "selective" and not all(map(_every_second, view.layer_blocks)),
+        "recompute of chosen operators: its selective mode computes every second product again",
+        f"{pinned('recompute=none')} or recompute=full",
+    )
+    schedules(limits, view, *SCHEDULES)
     limits.done()
+
+
+def _every_second(block: BlockPlan) -> bool:
+    """Whether a layer repeats every second product; key and value, gate and up are two each."""
+    before = 0
+    for op in block.operators:
+        if op.kind == "matmul" and op.weights:
+            count = 2 if {"pair", "gates"} & op.shape.keys() else 1
+            if op.recomputed != ((before + count) // 2 > before // 2):
+                return False
+            before += count
+    return before > 0
 
 
 def _toml(value: Json) -> str:
@@ -221,29 +225,6 @@ def _toml(value: Json) -> str:
 
 
 _APPLY = '    """Sets what the plan decides; the rest of a configuration stays as it is."""\n'
-_IMPORTS = """from dataclasses import dataclass
-
-from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
-from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
-from torchtitan.distributed.activation_checkpoint import SelectiveAC
-"""
-_POLICY = '''
-class KeepProducts(SelectiveAC):
-    """Keeps every product and every collective; norms and activations are computed again."""
-
-    @dataclass(kw_only=True, slots=True)
-    class Config(SelectiveAC.Config):
-        pass
-
-    def _wrap_block(self, module, *, base_fqn=None):
-        keep = self.get_save_ops()
-
-        def policy(context, operator, *args, **kwargs):
-            return CheckpointPolicy.MUST_SAVE if operator in keep else CheckpointPolicy.PREFER_RECOMPUTE
-
-        contexts = lambda: create_selective_checkpoint_contexts(policy)
-        return checkpoint_wrapper(module, context_fn=contexts, early_stop=False)
-'''
 _RUN = (
     "torchrun $LAUNCH -m torchtitan.train {which} --training.steps 20 --metrics.log_freq 1 "
     "--checkpoint.no-enable"

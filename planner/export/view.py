@@ -13,6 +13,9 @@ from planner.units import show_bytes, show_seconds
 DATA_LEVELS: dict[str, int] = {"none": 0, "ZeRO-1": 1, "ZeRO-2": 2, "ZeRO-3": 3}
 """State sharding as a number: what is sharded over the data ranks."""
 
+IN_A_V = ("zbv", "dualpipev")
+"""Schedules whose chunks go down the stages and back up, so that the first stage also has the head."""
+
 
 def unfolded(text: str) -> tuple[int, ...]:
     """Layers from their folded form.
@@ -70,7 +73,11 @@ class View:
     def visits(self) -> tuple[tuple[int, ...], ...]:
         """Layers in the order in which a token meets them: the first chunk of every stage, and so on."""
         turns = range(max(len(stage) for stage in self.chunks))
-        return tuple(stage[turn] for turn in turns for stage in self.chunks)
+        back = self.degrees.schedule in IN_A_V
+        orders = [self.chunks[:: -1 if back and turn % 2 else 1] for turn in turns]
+        return tuple(
+            stage[turn] for turn, stages in zip(turns, orders, strict=True) for stage in stages
+        )
 
     @property
     def stage_sizes(self) -> tuple[int, ...]:

@@ -191,7 +191,7 @@ class BlockPlan(Part):
     """Seconds of one micro-batch forwards, everything exposed included: a stage's is the sum over its layers."""
     backward: float
     """The same backwards, recompute included."""
-    sizes: dict[str, float] = {}
+    sizes: dict[str, float] = Field(default_factory=dict)
     """Whole size of every dim, of ``batch`` and ``capacity`` a sequence; empty in plans that older versions made."""
     operators: tuple[OperatorPlan, ...]
     gradient_collectives: tuple[Collective, ...]

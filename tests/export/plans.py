@@ -22,6 +22,7 @@ LAYOUTS: dict[str, tuple[str, str, str, int, int, str]] = {
     "titan": ("llama-3-8b", "h100-sxm:64", "torchtitan", 128, 8192, "tp=4,zero=3,recompute=full"),
     "titan-stages": ("llama-3-8b", "h100-sxm:24", "torchtitan", 48, 8192, "tp=2,pp=6,zero=2,recompute=selective"),
     "titan-chunks": ("llama-3-70b", "h100-sxm:64", "torchtitan", 64, 8192, "tp=4,pp=4,vpp=2,zero=2,recompute=full"),
+    "titan-v": ("llama-3-8b", "h100-sxm:32", "torchtitan", 64, 8192, "pp=4,vpp=2,schedule=zbv,zero=2,tp=2"),
     "titan-ring": ("llama-3-8b", "h100-sxm:32", "torchtitan", 64, 8192, "cp=4,zero=3"),
     "titan-hybrid": ("llama-3-8b", "h100-sxm:32", "torchtitan", 64, 8192, "shard-group=8,zero=3,recompute=full"),
     "titan-experts": ("qwen3-30b-a3b", "h100-sxm:64", "torchtitan", 128, 4096, "tp=2,ep=8,zero=3,recompute=full"),
