@@ -291,7 +291,7 @@ MOVES: dict[str, Callable[[Case], Case]] = {
         f"{part} {name}": _trainer(part, name)
         for part, names in {
             "overlap": ("tp", "cp", "ep", "gradients", "weights", "sends"),
-            "overhead": ("step", "layer", "memory_passes", "jitter"),
+            "overhead": ("step", "operator", "memory_passes", "jitter"),
         }.items()
         for name in names
     },

@@ -17,7 +17,7 @@ from planner.calibrate.fit import Fitted, Parameter, fit, owners
 from planner.calibrate.row_task import Case, case_of
 from planner.calibrate.runs import read_runs
 from planner.calibrate.shapes import NotPricedError
-from planner.trainers.generations import PATH, generation
+from planner.trainers.generations import PARTS, PATH, generation
 
 ROOT = Path(__file__).resolve().parents[1]
 RUNS = ROOT / "benchmarks" / "runs" / "calibration.jsonl"
@@ -28,8 +28,8 @@ CHIP_FIELDS = (
 )
 SOFTWARE_FIELDS = (
     ("memory_passes", 0.20),
-    ("layer", 0.25),
-    ("expert_layer", 0.4),
+    ("operator", 0.25),
+    ("step", 0.5),
     ("tp", 0.25),
     ("gradients", 0.5),
     ("weights", 0.5),
@@ -57,7 +57,10 @@ def cases() -> list[Case]:
 
 
 def parameters(some: list[Case]) -> list[Parameter]:
-    """Every number that these cases can say something about, with the width of its prior and its physical limits."""
+    """Every number that these cases can say something about, with the width of its prior and its physical limits.
+
+    Software that hides nothing of a kind of traffic exposes all of it: that is a fact and no number to fit.
+    """
     found: dict[tuple[str, str, str], Parameter] = {}
     for case in some:
         mine = owners(case)
@@ -74,12 +77,9 @@ def parameters(some: list[Case]) -> list[Parameter]:
         for name in mine["software"]:
             for field, width in SOFTWARE_FIELDS:
                 value = _value(name, field)
-                if value > 0 and _says(case, field):
-                    high = (
-                        max(1.0 / value, 1.0 + 1e-6)
-                        if field in ("tp", "ep", "sends", "gradients", "weights")
-                        else 2.5
-                    )
+                shared = field in PARTS["overlap"]
+                if value > 0 and _says(case, field) and not (shared and value >= 1.0):
+                    high = 1.0 / value if shared else 2.5
                     found["software", name, field] = Parameter(
                         "software", name, field, width, high=high
                     )
@@ -99,8 +99,6 @@ def _says(case: Case, field: str) -> bool:
         "sends": int(row.pp[0]) > 1,
         "gradients": not sharded and int(row.dp[0] * row.cp[0]) > 1,
         "weights": sharded,
-        "expert_layer": bool(case.task.model.sizes("experts")),
-        "layer": not case.task.model.sizes("experts"),
     }.get(field, True)
 
 

@@ -18,6 +18,8 @@ READINGS: tuple[tuple[str, Kind], ...] = (
 )
 """Kind of memory reading by source; torch's largest allocation elsewhere. Jobs that report after their first step saw
 activations before the optimizer's moments existed."""
+AT_ODDS = 0.2
+"""How far a step and a printed rate may lie apart, as a share of the larger, before the stated batch is doubted."""
 DECIMAL = re.compile(r"decimal GB")
 DROPPED_MEMORY = re.compile(r"VETTING \(drop \(memory")
 
@@ -26,16 +28,20 @@ def step_seconds(run: Run) -> tuple[float | None, str]:
     """Seconds of a step and the field that they were taken from.
 
     Printed FLOP rates follow five conventions, so they count only where no time is given and the formula is one of
-    those that we know.
+    those that we know. Where a source prints a step and a rate that the batch cannot join, the batch is what it did not
+    run with: the rate holds whatever the batch was.
     """
     m, batch, seq = run.measured, run.parallel.global_batch, run.model.seq
-    if m.step_time_s:
-        return m.step_time_s, "step_time_s"
+    by_rate = 0.0
     if m.tokens_per_s_per_chip and batch and seq and run.hardware.num_chips:
-        return (
-            batch * seq / run.hardware.num_chips / m.tokens_per_s_per_chip,
-            "tokens_per_s_per_chip",
-        )
+        by_rate = batch * seq / run.hardware.num_chips / m.tokens_per_s_per_chip
+    at_odds = by_rate and abs(by_rate - (m.step_time_s or 0)) > AT_ODDS * max(
+        by_rate, m.step_time_s or 0
+    )
+    if m.step_time_s and not at_odds:
+        return m.step_time_s, "step_time_s"
+    if by_rate:
+        return by_rate, "tokens_per_s_per_chip"
     if m.samples_per_s and batch:
         return batch / m.samples_per_s, "samples_per_s"
     flops = _known_flops(run)

@@ -91,7 +91,7 @@ def _adaptive(p: Prices, blocks: IntArray) -> Array:
     times = [
         (blocks @ seconds[0])[None, :, None] for seconds in (forward, backward, weight_seconds(p))
     ]
-    send = np.broadcast_to(p.send, (1, len(blocks)))
+    send = p.sends.boundaries(len(blocks))
     schedule, m = Schedule(int(p.rows.schedule[0])), int(p.micro_batches[0])
     timings = adaptive_timings(schedule, m, times[0], times[1], send, times[2], share.max(axis=1))
     whole, waiting = timings[0][1].held()

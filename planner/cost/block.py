@@ -13,12 +13,12 @@ from math import prod
 import numpy as np
 
 from planner.candidates import Recompute
-from planner.cost import kernels
 from planner.cost.collectives import collective
+from planner.cost.operator_cost import OperatorCost, operator_cost, stream_bytes
 from planner.cost.saved import kept_bytes, repeated, saved_bytes
 from planner.cost.setting import Setting, shards
-from planner.cost.strategies import EXPERT, BlockKey, Move, Structure, roles_of, structure
-from planner.graph.operator import Block, DimName, Operator
+from planner.cost.strategies import EXPERT, BlockKey, Move, Phase, Structure, roles_of, structure
+from planner.graph.operator import Block, Operator
 from planner.graph.placement import AxisName, Split
 from planner.trainers.trainer import EVERYTHING
 from planner.units import Array
@@ -33,20 +33,6 @@ COMMUNICATION: dict[AxisName, str] = {
 }
 """Under which heading the plan counts the collectives of an axis inside a block."""
 FAMILIES = ("tp", "cp", "ep")
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class OperatorCost:
-    """One operator on one rank, one micro-batch. Arrays of shape ``(n,)``."""
-
-    forward: Array
-    """Seconds."""
-    backward: Array
-    """Seconds."""
-    flops: Array
-    """Forward FLOPs."""
-    size: Array
-    """Bytes read and written forwards."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -112,7 +98,6 @@ def block_cost(s: Setting, block: Block, *, sp: bool) -> BlockCost:
     forward = sum((c.forward for c in costs), np.zeros_like(s.sequences))
     backward = sum((c.backward for c in costs), np.zeros_like(s.sequences))
     late = sum(map(_weight_seconds, block.operators, costs), np.zeros_like(s.sequences))
-    floor = _launch_floor(s, block)
     core = sum(c.forward for op, c in zip(block.operators, costs, strict=True) if "core" in op.tags)
     traffic, again = _traffic(s, form, np.asarray(core, dtype=np.float64))
     sizes = weight_elements(s, form)
@@ -131,13 +116,22 @@ def block_cost(s: Setting, block: Block, *, sp: bool) -> BlockCost:
         sum(t.exposed_forward for t in traffic.values()),
         sum(t.exposed_backward for t in traffic.values()),
     )
-    launched = np.maximum(backward, 2.0 * floor - waits[1])
+    host, whole = trainer.overhead.operator, frozenset({EVERYTHING})
+    launched = host * _launches(s, form, whole, "forward") - waits[0]
+    returned = 2.0 * host * _launches(s, form, whole, "backward") - waits[1]
+    busy = np.maximum(backward, returned)
+
+    def lengthened(tags: frozenset[str]) -> Array:
+        """Seconds by which recompute lengthens the backward pass, on the chip or in the host that launches it."""
+        run = backward + _recompute(form, costs, tags, again)
+        return np.maximum(run, returned + host * _launches(s, form, tags, "forward")) - busy
+
     return BlockCost(
-        forward=np.maximum(forward, floor - waits[0]),
-        backward=launched,
-        weight=late * launched / np.maximum(backward, 1e-30),
+        forward=np.maximum(forward, launched),
+        backward=busy,
+        weight=late * busy / np.maximum(backward, 1e-30),
         traffic=traffic,
-        recompute={mode: _recompute(form, costs, tags, again) for mode, tags in modes.items()},
+        recompute={mode: lengthened(tags) for mode, tags in modes.items()},
         saved=saved,
         kept=kept_bytes(s, form),
         working={mode: peak + np.maximum(saved["none"] - saved[mode], 0.0) for mode in modes},
@@ -147,62 +141,10 @@ def block_cost(s: Setting, block: Block, *, sp: bool) -> BlockCost:
     )
 
 
-def operator_cost(s: Setting, block: Block, op: Operator, split: Split) -> OperatorCost:
-    """Price one operator under a strategy."""
-    chip, precision = s.task.cluster.chip, s.task.recipe.precision
-    flops = op.flops * s.elements(block, op.dims, split)
-    size = _operator_bytes(s, block, op, split)
-    if op.kind == "matmul":
-        groups, m, n, k = matmul_shape(s, block, op, split)
-        narrow = precision if op.weights else ("bf16" if precision == "fp8" else precision)
-        idle = kernels.FEW_ROWS if op.view == "expert" else 0.0
-        forward = kernels.matmul(chip, narrow, groups, m, n, k, size, idle_rows=idle)
-        backward = op.backward * forward * kernels.BACKWARD_MATMUL
-    elif op.kind == "attention":
-        forward = _attention_seconds(s, block, split, flops)
-        backward = op.backward * forward * kernels.BACKWARD_ATTENTION
-    elif op.kind == "loss":
-        logits = s.elements(block, op.dims, split)
-        forward = kernels.memory_pass(chip, kernels.LOSS_FORWARD * logits)
-        backward = kernels.memory_pass(chip, kernels.LOSS_BACKWARD * logits)
-    else:
-        passes = s.task.trainer.overhead.memory_passes if op.kind == "memory" else 1.0
-        forward = kernels.memory_pass(chip, passes * size)
-        backward = (2.0 if op.kind == "memory" else 1.0) * forward
-    return OperatorCost(forward=forward, backward=backward, flops=flops, size=size)
-
-
 def _weight_seconds(op: Operator, cost: OperatorCost) -> Array:
     """Seconds in which an operator makes the gradients of its weights: one of the products that run backwards."""
     product = op.kind == "matmul" and op.weights and op.backward > 1.0
     return cost.backward / op.backward if product else np.zeros_like(cost.backward)
-
-
-def _attention_seconds(s: Setting, block: Block, split: Split, flops: Array) -> Array:
-    """Fused attention; where an axis splits the queries, keys come around a ring in pieces, one kernel each."""
-    steps = prod(
-        (s.degrees[axis] for axis, dim in split.items() if dim == "seq"),
-        start=np.ones_like(s.sequences),
-    )
-    pieces = np.where(steps > 1, s.task.trainer.ring_chunks * steps, 1.0)
-    keys = s.local(block, "keys", tuple(a for a, d in split.items() if d == "keys")) / pieces
-    chip, precision = s.task.cluster.chip, s.task.recipe.precision
-    one = kernels.attention(
-        chip, precision, flops, keys, block.sizes["head_dim"], s.task.trainer.kernel
-    )
-    return one + (pieces - 1.0) * chip.matmul_latency
-
-
-def matmul_shape(
-    s: Setting, block: Block, op: Operator, split: Split
-) -> tuple[Array, Array, Array, Array]:
-    """Groups, rows, columns and length of sums of a product, read off the dims of its three tensors."""
-    left = set(op.reads[0].dims)
-    right = set(block.tensors[op.weights[0]].dims) if op.weights else set(op.reads[1].dims)
-    out = set(block.tensors[op.writes[0]].dims)
-    parts = (left & right & out, (left & out) - right, (right & out) - left, (left & right) - out)
-    groups, m, n, k = (s.elements(block, _ordered(op, dims), split) for dims in parts)
-    return groups, m, n, k
 
 
 def move_bytes(s: Setting, block: Block, move: Move, form: Structure) -> Array:
@@ -255,62 +197,20 @@ def _pairs(form: Structure) -> list[tuple[Operator, Split]]:
     return list(zip(form.block.operators, form.splits, strict=True))
 
 
-def _ordered(op: Operator, dims: set[DimName]) -> list[DimName]:
-    return [dim for dim in op.dims if dim in dims]
-
-
-def _launch_floor(s: Setting, block: Block) -> float:
-    """Least seconds of a layer forwards, in which the host launches its kernels."""
-    overhead = s.task.trainer.overhead
-    if not any("core" in op.tags for op in block.operators):
-        return 0.0
-    routed = any(op.view == "expert" for op in block.operators)
-    return overhead.expert_layer if routed else overhead.layer
+def _launches(s: Setting, form: Structure, tags: frozenset[str], phase: Phase) -> Array:
+    """Operators, of those with these tags, and collectives that the host launches in a phase."""
+    again = repeated(form.block, tags)
+    count = np.full_like(s.sequences, sum(again.values()))
+    for move in form.moves if EVERYTHING in tags else ():
+        if move.phase == phase:
+            count = count + (s.degrees[move.axis] > 1)
+    return count
 
 
 def _is_expert(form: Structure, name: str) -> bool:
     return "experts" in form.block.tensors[name].dims and any(
         op.view == "expert" and name in op.weights for op in form.block.operators
     )
-
-
-def _operator_bytes(s: Setting, block: Block, op: Operator, split: Split) -> Array:
-    """Bytes that an operator reads and writes on one rank, weights included."""
-    total = stream_bytes(s, block, op, split)
-    if op.kind in ("lookup", "exchange"):
-        return total
-    for tensor in (block.tensors[name] for name in op.weights):
-        cut = _followed(tensor.dims, split)
-        total = total + s.elements(block, tensor.dims, cut) * s.element_bytes(tensor)
-    return total
-
-
-def stream_bytes(s: Setting, block: Block, op: Operator, split: Split) -> Array:
-    """Bytes of the tensors that an operator reads and writes on one rank, and of their gradients.
-
-    An exchange moves only the routed rows, twice.
-    """
-    total = np.zeros_like(s.sequences)
-    if op.kind == "exchange":
-        routed = next(
-            block.tensors[n]
-            for n in (*op.writes, *(use.tensor for use in op.reads))
-            if "capacity" in block.tensors[n].dims
-        )
-        cut = dict.fromkeys(("edp", "ep", "etp"), "capacity")
-        return 2.0 * s.elements(block, routed.dims, cut) * s.element_bytes(routed)
-    uses = [(use.tensor, use.dims) for use in op.reads]
-    for name, dims in (*uses, *((name, block.tensors[name].dims) for name in op.writes)):
-        size = s.elements(block, dims, _followed(dims, split))
-        total = total + size * s.element_bytes(block.tensors[name])
-    return total
-
-
-def _followed(dims: tuple[DimName, ...], split: Split) -> Split:
-    """A strategy in the words of a tensor that has ``kv_heads`` where the operator splits ``heads``."""
-    if "kv_heads" not in dims or "heads" in dims:
-        return split
-    return {axis: "kv_heads" if dim == "heads" else dim for axis, dim in split.items()}
 
 
 def _traffic(s: Setting, form: Structure, core: Array) -> tuple[dict[str, Traffic], Array]:

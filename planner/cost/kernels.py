@@ -17,13 +17,14 @@ BACKWARD_ATTENTION = 1 / 0.81
 SHORT_SUM = 64.0
 """Length of sums at which a product runs at half its rate: ``k / (k + 64)``. Source: row slices of 8k-token products,
 k = 512 at 0.78 to 0.84 and k = 1024 at 0.88 to 0.93 of the rate at k = 4096 (A100, H100)."""
-GROUPED_RATE: dict[str, float] = {"ascend": 0.5}
-OTHER_GROUPED_RATE = 0.85
-"""Rate of grouped products with many rows over that of one product, by chip family. Source: between grouped sweeps
-(about 1) and the fit on training runs (0.70, loose); mixtures on the 910B run at 0.45 of dense models."""
+GROUPED = {"ascend": 2.0}
+OTHER_GROUPED = 1 / 0.85
+"""Time of grouped products with many rows over that of one product, by chip family. Source: between grouped sweeps
+(about 1) and the fit on training runs (1 / 0.70, loose); mixtures on the 910B run at 0.45 of dense models."""
+ALIGNED = 8
 MISALIGNED = 27.0
-"""How many times slower unfused attention's products are when the head size is no multiple of 8. Source: ten BLOOM
-runs with heads of 150 and 450, about 9 TFLOPS on A100."""
+"""How many times slower the batched products of unfused attention are where the head size is no multiple of 8, which
+tensor cores need of 16-bit rows. Source: ten BLOOM runs with heads of 108, 150 and 450, about 9 TFLOPS on A100."""
 FEW_ROWS = 150.0
 """Rows of an expert at which a grouped product runs at half its rate. Source: grouped products of H100, 0.17 of peak at
 64 rows, 0.49 at 256, 0.61 at 512, 0.64 to 0.8 beyond."""
@@ -51,6 +52,7 @@ def matmul(
     size: Number,
     *,
     idle_rows: float = 0.0,
+    slowed: float = 1.0,
 ) -> Array:
     """Seconds of ``groups`` products of (m, k) by (k, n).
 
@@ -66,13 +68,14 @@ def matmul(
         k: length of the sums.
         size: bytes of inputs and outputs of all groups; fp8 casts come on top.
         idle_rows: rows whose time every group loses: ``FEW_ROWS`` for the products of many experts.
+        slowed: how many times slower the units run than in one product of aligned rows: ``MISALIGNED``, ``GROUPED``.
 
     Units: seconds.
 
     Source: fit of this form to 10-36 thousand measured shapes on eleven chips, median error 4-8 %.
     """
     rows = np.ceil(np.asarray(m, dtype=np.float64) / TILE) * TILE
-    rate = chip.peak_for(precision) * chip.efficiency_for(precision)
+    rate = chip.peak_for(precision) * chip.efficiency_for(precision) / slowed
     compute = 2.0 * groups * (rows + idle_rows) * n * (np.asarray(k) + SHORT_SUM) / rate
     cast = CAST_BYTES * groups * m * np.asarray(k) if precision == "fp8" else 0.0
     stream = np.asarray(size, dtype=np.float64) / (chip.memory_bandwidth * chip.memory_efficiency)

@@ -12,8 +12,8 @@ import numpy as np
 
 from planner.candidates import Candidates, distinct
 from planner.cost.bounds import lower_bound
-from planner.cost.collectives import send
 from planner.cost.partition import block_counts, stages_of
+from planner.cost.sends import Sends, sends
 from planner.cost.setting import axis_members
 from planner.cost.states import StateCost, state_cost
 from planner.cost.table import BlockTable, block_table
@@ -34,10 +34,7 @@ class Prices:
     key: IntArray
     """For every candidate its row of the table."""
     states: StateCost
-    send: Array
-    """Seconds by which a send between stages delays its receiver; ``(n,)``."""
-    send_hidden: Array
-    """Seconds of a send that run behind compute."""
+    sends: Sends
     micro_batches: IntArray
 
     def take(self, index: IntArray) -> Prices:
@@ -48,8 +45,7 @@ class Prices:
             table=self.table,
             key=self.key[index],
             states=self.states.take(index),
-            send=self.send[index],
-            send_hidden=self.send_hidden[index],
+            sends=self.sends.take(index),
             micro_batches=self.micro_batches[index],
         )
 
@@ -68,16 +64,14 @@ def prices(
     first, index = distinct([getattr(rows, name) for name in STATE_COLUMNS])
     meshes = rows.take(first)
     where = axis_members(task, meshes)
-    transfer = send(table.stream[key], where["pp"][:, index], task.cluster)
-    share = task.trainer.overlap.sends
+    lies = {axis: where[axis][:, index] for axis in ("pp", "tp")}
     return Prices(
         task=task,
         rows=rows,
         table=table,
         key=key,
         states=state_cost(task, meshes, where).take(index),
-        send=share * transfer,
-        send_hidden=(1.0 - share) * transfer,
+        sends=sends(task, rows, table.stream[key], lies),
         micro_batches=rows.num_micro_batches(task.recipe.global_batch),
     )
 
@@ -136,7 +130,7 @@ def step_bound(p: Prices) -> Array:
         p.rows.vpp,
         total_forward,
         total_backward,
-        np.where(stages > 1, p.send, 0.0),
+        p.sends.least,
     )
     makespan = np.maximum(makespan, p.micro_batches * busiest_stage(p, forward + backward))
     dense = p.table.dense[p.key] @ counts / stages

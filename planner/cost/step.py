@@ -85,7 +85,8 @@ def stage_times(p: Prices) -> StageTimes:
 def makespans(p: Prices, times: StageTimes) -> Array:
     """Makespan of candidates of one shape, exactly; the distance of two steps where no stage waits for the others."""
     schedule, m = Schedule(int(p.rows.schedule[0])), int(p.micro_batches[0])
-    costs = (times.forward, times.backward, p.send[:, None], times.weight)
+    delays = p.sends.boundaries(times.blocks.shape[0])
+    costs = (times.forward, times.backward, delays, times.weight)
     if schedule.adaptive and times.blocks.shape[0] > 1:
         shares = kept_share(p, times.blocks.sum(axis=1)).max(axis=1)
         timings = adaptive_timings(schedule, m, *costs, shares)
@@ -99,7 +100,8 @@ def makespan_bounds(p: Prices, times: StageTimes) -> Array:
     if times.blocks.shape[0] == 1:
         return makespans(p, times)
     schedule = Schedule(int(p.rows.schedule[0]))
-    costs = (times.forward, times.backward, p.send[:, None], times.weight)
+    delays = p.sends.boundaries(times.blocks.shape[0])
+    costs = (times.forward, times.backward, delays, times.weight)
     return stage_bound(schedule, p.micro_batches, *costs)
 
 

@@ -79,7 +79,7 @@ def breakdown(prices: Prices, row: int) -> Breakdown:
     p = prices.take(np.array([row]))
     times = stage_times(p)
     makespan = float(makespans(p, times)[0])
-    unsent = float(makespans(replace(p, send=np.zeros_like(p.send)), times)[0])
+    unsent = float(makespans(replace(p, sends=p.sends.free()), times)[0])
     terms = _step_terms(p, times, makespan, unsent)
     return Breakdown(
         prices=p,
@@ -120,7 +120,10 @@ def _step_terms(p: Prices, times: StageTimes, makespan: float, unsent: float) ->
     }
     hidden = {
         "gradients": float(times.hidden_states[0, last]),
-        "sends": 2.0 * m * times.blocks.shape[1] * float(p.send_hidden[0]),
+        "sends": 2.0
+        * m
+        * times.blocks.shape[1]
+        * float(p.sends.hidden_boundaries(times.blocks.shape[0]).max()),
         "weights": m * float(sum((counts * s[0]).sum() for s in state_seconds(p)))
         - values["weights"],
     }

@@ -8,13 +8,12 @@ import numpy as np
 
 from planner.candidates import RECOMPUTE
 from planner.cost.block import (
-    OperatorCost,
     block_structure,
     exposed_share,
     move_bytes,
     move_seconds,
-    operator_cost,
 )
+from planner.cost.operator_cost import OperatorCost, operator_cost
 from planner.cost.prices import Prices, block_seconds
 from planner.cost.saved import repeated, saved_tensor_bytes, saved_tensors
 from planner.cost.setting import Setting, setting

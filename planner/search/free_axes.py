@@ -15,7 +15,7 @@ from typing import TypeAlias
 import numpy as np
 
 from planner.candidates import single
-from planner.cost.block import OperatorCost, operator_cost
+from planner.cost.operator_cost import OperatorCost, operator_cost
 from planner.cost.resharding import Conversions, FreeMesh, conversions
 from planner.cost.setting import Setting
 from planner.cost.strategies import gradient, required, written

@@ -38,7 +38,7 @@ def timeline(b: Breakdown) -> Timeline:
     forward, backward, weight = times.forward, times.backward, times.weight
     stages, chunks = forward.shape[-2:]
     schedule, m = Schedule(int(p.rows.schedule[0])), int(p.micro_batches[0])
-    send = p.send[:, None]
+    send = p.sends.boundaries(stages)
     whole = float(makespan(schedule, m, forward, backward, send, weight)[0])
     group = int(group_size(stages, m)) if schedule.grouped else stages
     everything = m // group + 1
@@ -48,7 +48,7 @@ def timeline(b: Breakdown) -> Timeline:
     for periods in range(everything if whole_shown else FEWEST // group + 2, everything + 1):
         short = m - group * max(0, m // group - periods)
         program = timed_program(
-            schedule, short, forward[0], backward[0], float(p.send[0]), weight[0]
+            schedule, short, forward[0], backward[0], float(send.max()), weight[0]
         )
         starts = start_times(program, forward, backward, send, weight)[0]
         ends = starts + _durations(program, seconds)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from planner.trainers.rules import choose
 from planner.trainers.trainer import Memory, Overhead, Overlap, Trainer
-from planner.units import GIB, MS
+from planner.units import GIB, MS, US
 
 FSDP = Trainer(
     name="fsdp",
@@ -60,14 +60,13 @@ FSDP = Trainer(
         ),
     ),
     overhead=Overhead(
-        step=19 * MS,
-        layer=1.2 * MS,
-        expert_layer=2.5 * MS,
+        step=10 * MS,
+        operator=60 * US,
         memory_passes=1.6,
         jitter=0.02,
         source=(
             "memory-bound traffic of eager FSDP 1.6 (fitted); step and jitter: fitted on NVIDIA runs, weakly; "
-            "layer as Megatron without CUDA graphs"
+            "operator: between Megatron of 2021 and Transformer Engine (assumed)"
         ),
     ),
     rules=choose(

@@ -23,7 +23,7 @@ PATH = Path(__file__).with_name("generations.json")
 BASES = {t.name: t for t in (MEGATRON, TORCHTITAN, FSDP, MINDSPORE)}
 PARTS = {
     "overlap": ("tp", "cp", "ep", "gradients", "weights", "sends"),
-    "overhead": ("step", "layer", "expert_layer", "memory_passes", "jitter"),
+    "overhead": ("step", "operator", "memory_passes", "jitter"),
     "memory": (
         "gradient_bytes",
         "gathered_layers",
@@ -37,7 +37,7 @@ PARTS = {
     ),
 }
 """Numbers of a generation, by the part of the trainer that holds them."""
-FLAGS = ("kernel", "sends_once", "reduces_each", "step_barrier")
+FLAGS = ("kernel", "sends_once", "reduces_each", "step_barrier", "scatters_sends")
 
 
 @lru_cache(maxsize=1)

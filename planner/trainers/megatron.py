@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from planner.trainers.rules import choose
 from planner.trainers.trainer import Memory, Overhead, Overlap, Trainer
-from planner.units import GIB, MS
+from planner.units import GIB, MS, US
 
 MEGATRON = Trainer(
     name="megatron",
@@ -75,14 +75,13 @@ MEGATRON = Trainer(
         ),
     ),
     overhead=Overhead(
-        step=19 * MS,
-        layer=1.2 * MS,
-        expert_layer=2.5 * MS,
+        step=10 * MS,
+        operator=100 * US,
         memory_passes=1.0,
         jitter=0.02,
         source=(
-            "step 19 ms and jitter 2 %: fitted on NVIDIA runs, weakly; layer: Megatron-DeepSpeed 3.5-5.1 ms "
-            "for forward, recompute and backward, Transformer Engine 5.3 ms forward and backward at tp 8; "
+            "step and jitter: fitted on NVIDIA runs, weakly; operator: 5.3 ms forwards and backwards for a "
+            "Transformer Engine layer at tp 8, 6.8 ms for one of Qwen3-30B, over their operators and collectives; "
             "memory-bound traffic 1.0 by definition of the fit"
         ),
     ),

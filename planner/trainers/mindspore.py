@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from planner.trainers.rules import choose
 from planner.trainers.trainer import Memory, Overhead, Overlap, Trainer
-from planner.units import GIB, MS
+from planner.units import GIB, MS, US
 
 MINDSPORE = Trainer(
     name="mindspore",
@@ -71,9 +71,8 @@ MINDSPORE = Trainer(
         ),
     ),
     overhead=Overhead(
-        step=19 * MS,
-        layer=0.3 * MS,
-        expert_layer=2.5 * MS,
+        step=10 * MS,
+        operator=20 * US,
         memory_passes=1.0,
         jitter=0.02,
         source="step and jitter from NVIDIA rows; graph mode launches from the device, so little a layer (assumed)",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from planner.trainers.rules import choose
 from planner.trainers.trainer import EVERY_SECOND, Memory, Overhead, Overlap, Trainer
-from planner.units import GIB, MS
+from planner.units import GIB, MS, US
 
 TORCHTITAN = Trainer(
     name="torchtitan",
@@ -71,14 +71,13 @@ TORCHTITAN = Trainer(
         ),
     ),
     overhead=Overhead(
-        step=19 * MS,
-        layer=0.6 * MS,
-        expert_layer=2.0 * MS,
+        step=10 * MS,
+        operator=40 * US,
         memory_passes=0.9,
         jitter=0.02,
         source=(
             "step and jitter: fitted on NVIDIA runs, weakly; memory-bound traffic of compiled code 0.9 (set); "
-            "layer: half of Megatron's, as compiled code launches fewer kernels (assumed)"
+            "operator: less than eager code, as compiled code launches fewer kernels (assumed)"
         ),
     ),
     rules=choose(

@@ -74,10 +74,9 @@ class Overhead:
 
     step: float
     """Seconds a step: data, logging, gradient norm, launch of the optimizer."""
-    layer: float
-    """Least seconds a layer's forward pass takes because the host launches its kernels; twice that backwards."""
-    expert_layer: float
-    """The same of a layer with experts, whose routing launches many small kernels."""
+    operator: float
+    """Seconds in which the host launches an operator or a collective: a block takes no less than all of its, backwards
+    twice that."""
     memory_passes: float
     """Bytes moved by memory-bound operators over what the graph says (fusion below 1, eager code above)."""
     jitter: float
@@ -134,6 +133,8 @@ class Trainer:
     """Takes a strategy for every operator: the tensor axis may cut another dim than its role says."""
     reduces_each: bool
     """Sharded gradients are reduced every micro-batch, not once a step."""
+    scatters_sends: bool = False
+    """Without sequence parallelism, a tp rank sends only its part of the stream to the next stage, which gathers it."""
     kernel: str
     """Generation of its fused attention kernel: ``best`` of the chip, ``flash-2`` or ``flash-1``."""
     memory: Memory

@@ -284,3 +284,10 @@ def test_alpa_trains_mixtures_with_adafactor() -> None:
     parallel = {"framework": "Alpa (JAX) auto_sharding", "dp": 16, "tp": 1, "pp": 1, "ep": 8}
     assert case_of(run(model=experts, parallel=parallel)).task.recipe.optimizer == "adafactor"
     assert case_of(run(parallel=parallel)).task.recipe.optimizer == "adamw"
+
+
+def test_a_rate_outweighs_a_batch_that_it_contradicts() -> None:
+    agrees = {"step_time_s": 5.0, "tokens_per_s_per_chip": 128 * 8192 / 16 / 5.1}
+    assert step_seconds(run(measured=agrees)) == (5.0, "step_time_s")
+    doubled = {"step_time_s": 5.0, "tokens_per_s_per_chip": 128 * 8192 / 16 / 10.0}
+    assert step_seconds(run(measured=doubled)) == (pytest.approx(10.0), "tokens_per_s_per_chip")

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from planner.cost.block import operator_cost
 from planner.cost.collectives import collective
+from planner.cost.operator_cost import operator_cost
 from planner.cost.resharding import conversions, free_mesh
 from planner.cost.states import state_bytes
 from planner.cost.strategies import gradient, required, written

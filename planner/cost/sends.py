@@ -1,0 +1,89 @@
+"""What it costs to hand a micro-batch from one pipeline stage to the next.
+
+Stages that follow one another may share a node: each boundary is charged the level that it crosses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from planner.candidates import Candidates
+from planner.cost.collectives import collective
+from planner.graph.placement import AxisName
+from planner.trainers.trainer import Task
+from planner.units import Array, IntArray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sends:
+    """Sends between stages of many candidates, by the level of the network that they cross."""
+
+    exposed: Array
+    """Seconds by which a send delays its receiver; ``(levels, n)``."""
+    hidden: Array
+    """Seconds of a send that run behind compute; ``(levels, n)``."""
+    members: IntArray
+    """How the stages lie on the levels (:func:`planner.hardware.mesh.members`)."""
+
+    def take(self, index: IntArray) -> Sends:
+        """The same for some of the candidates."""
+        return Sends(self.exposed[:, index], self.hidden[:, index], self.members[:, index])
+
+    def free(self) -> Sends:
+        """The same where no send delays anybody."""
+        return Sends(np.zeros_like(self.exposed), self.hidden, self.members)
+
+    @property
+    def least(self) -> Array:
+        """Seconds of the fastest boundary, exposed; 0 without stages; ``(n,)``."""
+        crossed = np.where(self.members > 1, self.exposed, np.inf).min(axis=0)
+        return np.where(np.isfinite(crossed), crossed, 0.0)
+
+    def boundaries(self, pp: int) -> Array:
+        """Exposed seconds of the boundary behind every stage; the last one's leads back to the first.
+
+        Shapes: ``(n, pp)``, for candidates that all have ``pp`` stages.
+        """
+        return self._by_boundary(self.exposed, pp)
+
+    def hidden_boundaries(self, pp: int) -> Array:
+        """The same of what runs behind compute."""
+        return self._by_boundary(self.hidden, pp)
+
+    def _by_boundary(self, seconds: Array, pp: int) -> Array:
+        stage = np.arange(pp)
+        after = (stage + 1) % pp
+        found = np.broadcast_to(seconds[-1][:, None], (seconds.shape[1], pp))
+        together = np.cumprod(self.members, axis=0)
+        for level in reversed(range(len(seconds) - 1)):
+            held = together[level][:, None]
+            found = np.where(stage // held == after // held, seconds[level][:, None], found)
+        return found
+
+
+def sends(
+    task: Task, rows: Candidates, stream: Array, members: Mapping[AxisName, IntArray]
+) -> Sends:
+    """Price the sends of all candidates over every level.
+
+    Args:
+        task: the question.
+        rows: the candidates.
+        stream: bytes of the residual stream on one rank; ``(n,)``.
+        members: of pp and tp at each level.
+
+    Source: scattered sends: Narayanan et al. 2021 (arXiv 2104.04473), section 4.1.
+    """
+    size, gather = stream, np.zeros_like(stream)
+    if task.trainer.scatters_sends:
+        split = (rows.tp > 1) & ~rows.sp
+        size = np.where(split, stream / rows.tp, stream)
+        gather = np.where(split, collective("all-gather", stream, members["tp"], task.cluster), 0.0)
+    seconds = np.stack(
+        [level.latency + size / level.achieved + gather for level in task.cluster.levels]
+    )
+    share = task.trainer.overlap.sends
+    return Sends(share * seconds, max(0.0, 1.0 - share) * seconds, members["pp"])

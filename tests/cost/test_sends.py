@@ -1,0 +1,58 @@
+"""Sends between stages: each boundary costs what the level it crosses costs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from planner.candidates import Candidates, concatenate, single
+from planner.cost.prices import prices
+from planner.cost.step import exact
+from planner.question import Question, understand
+from planner.trainers.trainer import Task
+
+
+def task(scatters: bool = False) -> Task:
+    found = understand(
+        Question(model="llama-3-8b", cluster="h100-sxm:32", trainer="megatron", global_batch=32)
+    ).task
+    overlap = replace(found.trainer.overlap, sends=1.0)
+    return replace(found, trainer=replace(found.trainer, overlap=overlap, scatters_sends=scatters))
+
+
+def layout(**degrees: int) -> Candidates:
+    return single(**degrees, shard_group=degrees.get("dp", 1))
+
+
+def test_only_boundaries_between_nodes_cross_the_network() -> None:
+    question = task()
+    priced = prices(question, layout(tp=4, pp=8))
+    node, network = priced.sends.exposed[:, 0]
+    assert network > node
+    seconds = priced.sends.boundaries(8)[0]
+    assert seconds.tolist() == [node, network] * 4
+    assert priced.sends.least[0] == node
+    assert priced.sends.free().boundaries(8).max() == 0
+
+
+def test_stages_that_fill_nodes_cross_the_network_every_time() -> None:
+    priced = prices(task(), concatenate([layout(tp=8, pp=4), layout(dp=8, pp=4)]))
+    for seconds, row in zip(priced.sends.boundaries(4), priced.sends.exposed.T, strict=True):
+        assert seconds.tolist() == [row[1]] * 4
+    assert priced.sends.least.tolist() == priced.sends.exposed[1].tolist()
+
+
+def test_scattered_sends_carry_a_part_and_gather_it_inside_the_node() -> None:
+    whole, part = (prices(task(scatters), layout(tp=8, pp=4)) for scatters in (False, True))
+    assert part.sends.exposed[1, 0] < 0.5 * whole.sends.exposed[1, 0]
+    split = prices(task(True), layout(tp=8, pp=4, sp=True))
+    plain = prices(task(False), layout(tp=8, pp=4, sp=True))
+    assert split.sends.exposed[1, 0] == plain.sends.exposed[1, 0]
+
+
+@pytest.mark.parametrize("pp", [2, 4, 8])
+def test_a_step_is_no_faster_than_without_sends(pp: int) -> None:
+    priced = prices(task(), layout(tp=32 // pp if pp > 2 else 4, dp=4 if pp == 2 else 1, pp=pp))
+    assert np.all(exact(priced).step >= exact(replace(priced, sends=priced.sends.free())).step)
