@@ -17,7 +17,8 @@ from typing import TypeAlias
 
 import numpy as np
 
-from planner.cost.block import block_structure, exposed_share, move_seconds, operator_cost
+from planner.cost.block import block_structure, exposed_share, move_seconds
+from planner.cost.operator_cost import operator_cost
 from planner.cost.setting import Setting
 from planner.cost.strategies import (
     Move,

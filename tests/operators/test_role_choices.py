@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.candidates import concatenate, single
-from planner.cost.block import block_cost, exposed_share, move_seconds, operator_cost
+from planner.cost.block import block_cost, exposed_share, move_seconds
+from planner.cost.operator_cost import operator_cost
 from planner.cost.setting import setting
 from planner.cost.strategies import BlockKey, roles_of, structure
 from planner.frontends.cluster_file import read_cluster
