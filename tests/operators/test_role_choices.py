@@ -44,7 +44,7 @@ def asked(model, sp):
     """A task under the trainer that takes a strategy for every operator, and a few meshes of eight chips."""
     rows = concatenate([single(**(mesh | {"sp": int(sp)})) for mesh in MESHES])
     task = replace(task_of(model, "mindspore"), cluster=cluster_of(8))
-    overhead = replace(task.trainer.overhead, layer=0.0, expert_layer=0.0)
+    overhead = replace(task.trainer.overhead, operator=0.0)
     return setting(replace(task, trainer=replace(task.trainer, overhead=overhead)), rows)
 
 
