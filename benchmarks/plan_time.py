@@ -76,6 +76,38 @@ def pricing_rate(runs: int) -> tuple[int, float]:
     return len(rows), len(rows) / statistics.median(times)
 
 
+def operators_time(arguments: list[str], runs: int) -> tuple[int, int, float]:
+    """Layouts, meshes that differ for operators, and CPU seconds for the strategies of all operators on all of them.
+
+    As for a trainer that takes a strategy for every operator, whatever trainer the layouts are for.
+    """
+    from dataclasses import replace
+
+    from planner.candidates import distinct
+    from planner.question import Question, understand
+    from planner.search.semi_automatic import EXPERT_KEY, plan_operators
+    from planner.search.space import build_space
+
+    flags = dict(zip(arguments[2::2], arguments[3::2], strict=True))
+    known = understand(
+        Question(
+            model=arguments[1],
+            cluster=flags["--cluster"],
+            global_batch=flags.get("-b"),
+            seq_len=int(flags["-s"]) if "-s" in flags else None,
+        )
+    )
+    task = replace(known.task, trainer=replace(known.task.trainer, per_operator=True))
+    rows = build_space(task, known.pins).candidates
+    meshes, _ = distinct([rows.sp.astype(int), *(getattr(rows, name) for name in EXPERT_KEY)])
+    times = []
+    for _ in range(runs):
+        start = time.process_time()
+        plan_operators(task, (), rows)
+        times.append(time.process_time() - start)
+    return len(rows), len(meshes), statistics.median(times)
+
+
 def table(runs: int) -> str:
     lines = [
         f"Measured {datetime.now(UTC):%Y-%m-%d}, Python {platform.python_version()}, {os.cpu_count()} shared cores, "
@@ -93,6 +125,16 @@ def table(runs: int) -> str:
         "",
         f"Pricing: {count:,} complete layouts (step and memory of each), {rate:,.0f} a CPU second.",
     ]
+    lines += [
+        "",
+        "Strategies of all operators of a model, every mesh of its search at once (`plan_operators`):",
+        "",
+        "| per-operator part | layouts | meshes | CPU s |",
+        "| --- | --- | --- | --- |",
+    ]
+    for name, arguments in CASES[:-1]:
+        layouts, meshes, cpu = operators_time(arguments, runs)
+        lines.append(f"| {name} | {layouts:,} | {meshes:,} | {cpu:.2f} |")
     return "\n".join(lines)
 
 

@@ -10,8 +10,8 @@ out; tables have the meshes as leading dimension.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Hashable, Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import product
 from typing import TypeAlias
 
@@ -90,55 +90,73 @@ def _free(block: Block, op: Operator, role: tuple[DimName, ...]) -> list[DimName
     return [dim for dim in dims if dim != "seq" or op.kind in ("memory", "loss")]
 
 
+def apart(block: Block, every: Options) -> list[list[int]]:
+    """Operators that have a choice, in groups that do not share a tensor: each can be decided by itself."""
+    groups: list[tuple[list[int], set[str]]] = []
+    for number, (op, splits) in enumerate(zip(block.operators, every, strict=True)):
+        if len(splits) == 1:
+            continue
+        tensors = {*op.writes, *(use.tensor for use in op.reads)}
+        near = [group for group in groups if group[1] & tensors]
+        groups = [group for group in groups if group not in near]
+        operators = sorted([number, *(n for group in near for n in group[0])])
+        groups.append((operators, tensors.union(*(group[1] for group in near))))
+    return sorted(operators for operators, _ in groups)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Choices:
-    """The cheapest strategies of a block's operators."""
+    """The cheapest strategies of some of a block's operators."""
 
-    options: Options
     chosen: IntArray
-    """Option of every operator. Shapes: (n, operators)."""
+    """Option of every one of them. Shapes: (n, operators)."""
     seconds: Array
-    """Forwards and backwards of one micro-batch; inf where nothing is allowed. Shapes: (n,)."""
+    """Of one micro-batch both ways, with all that they move; inf where nothing is allowed. Shapes: (n,)."""
 
 
 def cheapest(
-    s: Setting, block: Block, every: Options, allowed: Sequence[BoolArray | None], *, sp: bool
+    s: Setting,
+    block: Block,
+    every: Options,
+    allowed: Sequence[BoolArray | None],
+    some: Sequence[int] | None = None,
+    *,
+    sp: bool,
 ) -> Choices:
-    """The cheapest strategies of a block under every mesh of a setting.
+    """The cheapest strategies of a block's operators under every mesh of a setting.
 
     Args:
         s: meshes, all with or all without sequence parallelism.
         block: one of the model's blocks.
         every: what its operators may do.
         allowed: for every operator, which of its options each mesh may take, ``(n, options)``; None for all.
+        some: the operators that are decided, while others do what their roles say; None for all.
         sp: whether the meshes have sequence parallelism.
     """
-    flow = _Flow(s, block, every, stream_layout(roles_of(s.task.trainer.roles, sp=sp)))
-    form = block_structure(s, block, sp=sp)
-    costs = [
-        _operator_table(s, block, op, splits, mask)
-        for op, splits, mask in zip(block.operators, every, allowed, strict=True)
-    ]
+    some = range(len(every)) if some is None else some
+    place = {operator: node for node, operator in enumerate(some)}
+    stream = stream_layout(roles_of(s.task.trainer.roles, sp=sp))
+    flow = _Flow(s, block_structure(s, block, sp=sp), every, stream)
+    costs = [_operator_table(s, block, block.operators[n], every[n], allowed[n]) for n in some]
     edges: list[tuple[int, int]] = []
     tables: list[Array] = []
-    for name in dict.fromkeys((*block.inputs, *(n for op in block.operators for n in op.writes))):
-        nodes, combinations, moves = flow.tensor(name)
-        table = _priced(s, form, moves)
-        sizes = [len(every[node]) for node in nodes]
+    for name in flow.tensors(place):
+        operators, combinations, moves = flow.tensor(name, place)
+        table, nodes = flow.priced(moves), [place[operator] for operator in operators]
+        sizes = [len(every[operator]) for operator in operators]
         if len(nodes) == 1:
             costs[nodes[0]] = costs[nodes[0]] + table
         elif len(nodes) == 2:
             edges.append((nodes[0], nodes[1]))
             tables.append(table.reshape(-1, *sizes))
-        elif nodes:
+        else:
             costs.append(table)
-            for place, node in enumerate(nodes):
-                edges.append((len(costs) - 1, node))
-                tables.append(_agreeing(combinations[:, place], sizes[place]))
+            edges += [(len(costs) - 1, node) for node in nodes]
+            tables += [_agreeing(combinations[:, n], size) for n, size in enumerate(sizes)]
     found = eliminate(costs, edges, tables)
     count = len(s.sequences)
-    chosen = np.broadcast_to(found.choice, (count, len(costs)))[:, : len(every)]
-    return Choices(every, chosen, np.broadcast_to(found.value, (count,)))
+    chosen = np.broadcast_to(found.choice, (count, len(costs)))[:, : len(some)]
+    return Choices(chosen, np.broadcast_to(found.value, (count,)))
 
 
 def _agreeing(of_state: IntArray, size: int) -> Array:
@@ -168,47 +186,74 @@ def _whole(s: Setting, block: Block, split: Split) -> BoolArray:
     return whole
 
 
-def _priced(s: Setting, form: Structure, moves: Sequence[tuple[Move, ...]]) -> Array:
-    """Exposed seconds of every combination's collectives. Shapes: (n, combinations)."""
-    distinct = list(dict.fromkeys(move for some in moves for move in some))
-    if not distinct:
-        return np.zeros((1, len(moves)))
-    place = {move: number for number, move in enumerate(distinct)}
-    count = np.zeros((len(distinct), len(moves)))
-    for column, some in enumerate(moves):
-        for move in some:
-            count[place[move], column] += 1.0
-    seconds = [exposed_share(s, move) * move_seconds(s, form, move) for move in distinct]
-    return np.stack(np.broadcast_arrays(*seconds, s.sequences)[:-1], axis=1) @ count
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class _Flow:
     """Tensors between the options of their writers and readers."""
 
     s: Setting
-    block: Block
+    form: Structure
+    """Of the block under the roles."""
     every: Options
     stream: Layout
+    known: dict[Hashable, Array] = field(default_factory=dict)
+    """Seconds of collectives already priced: those on tensors of equal dims are the same."""
 
-    def tensor(self, name: str) -> tuple[list[int], IntArray, list[tuple[Move, ...]]]:
-        """The operators at a tensor, their combinations of options, and what each combination moves.
+    @property
+    def block(self) -> Block:
+        return self.form.block
+
+    def priced(self, moves: Sequence[tuple[Move, ...]]) -> Array:
+        """Exposed seconds of every combination's collectives. Shapes: (n, combinations)."""
+        distinct = list(dict.fromkeys(move for some in moves for move in some))
+        if not distinct:
+            return np.zeros((1, len(moves)))
+        place = {move: number for number, move in enumerate(distinct)}
+        count = np.zeros((len(distinct), len(moves)))
+        for column, some in enumerate(moves):
+            for move in some:
+                count[place[move], column] += exposed_share(self.s, move)
+        seconds = [self._seconds(move) for move in distinct]
+        return np.stack(np.broadcast_arrays(*seconds, self.s.sequences)[:-1], axis=1) @ count
+
+    def _seconds(self, move: Move) -> Array:
+        tensor = self.block.tensors[move.tensor]
+        key = (move.kind, move.axis, tensor.dims, tensor.kind, move.others)
+        if key not in self.known:
+            self.known[key] = move_seconds(self.s, self.form, move)
+        return self.known[key]
+
+    def tensors(self, operators: Collection[int]) -> list[str]:
+        """Tensors that some operators read or write, in order."""
+        block = self.block
+        touched = [block.operators[n] for n in sorted(operators)]
+        names = {name for op in touched for name in (*op.writes, *(u.tensor for u in op.reads))}
+        return [name for name in block.tensors if name in names]
+
+    def tensor(
+        self, name: str, free: Collection[int]
+    ) -> tuple[list[int], IntArray, list[tuple[Move, ...]]]:
+        """The free operators at a tensor, the combinations of their options, and what each of these moves.
 
         Shapes: (combinations, operators) of the second; the last operator's option changes first.
         """
         block = self.block
-        operators = enumerate(block.operators)
-        nodes = [n for n, op in operators if name in (*op.writes, *(u.tensor for u in op.reads))]
-        combinations = list(product(*(range(len(self.every[node])) for node in nodes)))
+        at = [
+            number
+            for number, op in enumerate(block.operators)
+            if name in (*op.writes, *(use.tensor for use in op.reads))
+        ]
+        chosen = [number for number in at if number in free]
+        combinations = list(product(*(range(len(self.every[number])) for number in chosen)))
         moves = []
         for combination in combinations:
-            splits = {node: self.every[node][k] for node, k in zip(nodes, combination, strict=True)}
+            option = dict.fromkeys(at, 0) | dict(zip(chosen, combination, strict=True))
+            splits = {number: self.every[number][k] for number, k in option.items()}
             uses = list(self._uses(name, splits))
             have = self._have(name, splits, uses)
             if name in block.outputs:
                 uses.append(leaving(block, name, have, self.stream))
             moves.append(tuple(tensor_moves(block, name, have, uses)))
-        return nodes, np.array(combinations, dtype=np.int64).reshape(-1, len(nodes)), moves
+        return chosen, np.array(combinations, dtype=np.int64).reshape(-1, len(chosen)), moves
 
     def _uses(self, name: str, splits: dict[int, Split]) -> Iterator[tuple[str, Layout, Layout]]:
         tensor = self.block.tensors[name]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import product
+from itertools import chain, product
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ from planner.frontends.model_file import read_model
 from planner.graph.architecture import Attention, Experts, LatentAttention, Mlp
 from planner.graph.blocks import build_model
 from planner.search.pins import Pins
-from planner.search.role_choices import cheapest, options
+from planner.search.role_choices import apart, cheapest, options
 from planner.search.space import build_space
 from planner.trainers.registry import get_trainer
 from tests.cost.blocks import cluster_of, model_of, task_of
@@ -88,6 +88,22 @@ def test_nothing_is_cheaper(data):
     for mesh in range(len(MESHES)):
         own = price(s, block, every, found.chosen[mesh], sp)[mesh]
         assert own == pytest.approx(found.seconds[mesh], rel=1e-12)
+
+
+@pytest.mark.parametrize("sp", [False, True])
+@pytest.mark.parametrize("mlp", MLP)
+def test_what_shares_no_tensor_is_decided_apart(mlp, sp):
+    model = model_of(ATTENTION["latent"], MLP[mlp], 128, hidden=128, norm="rms")
+    s, block = asked(model, sp), model.blocks[0]
+    every = options(s.task.trainer, block, sp=sp)
+    groups = apart(block, every)
+    assert len(groups) > (mlp == "experts")
+    assert sorted(chain(*groups)) == [n for n, some in enumerate(every) if len(some) > 1]
+    free = [None] * len(every)
+    whole = cheapest(s, block, every, free, sp=sp)
+    for some in groups:
+        found = cheapest(s, block, every, free, some, sp=sp)
+        assert (found.chosen == whole.chosen[:, some]).all()
 
 
 @pytest.mark.parametrize("sp", [False, True])
