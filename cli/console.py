@@ -124,11 +124,23 @@ class ProgressLine:
 
     def __call__(self, progress: Progress) -> None:
         """Shows the state of the search, if the last time is long enough ago."""
+        if self._due():
+            self._draw(progress_text(progress, time.monotonic() - self._started))
+
+    def count(self, done: int, total: int) -> None:
+        """Shows how many of several questions are answered."""
+        if self._due():
+            shown = elapsed(time.monotonic() - self._started)
+            self._draw(f"  {done:,} of {total:,} plans {bar_of(done / total)}   {shown}")
+
+    def _due(self) -> bool:
         now = time.monotonic()
         if self._silent or now - self._shown < (EVERY_TERMINAL if self._redraws else EVERY_FILE):
-            return
+            return False
         self._shown = now
-        text = progress_text(progress, now - self._started)
+        return True
+
+    def _draw(self, text: str) -> None:
         if not self._redraws:
             put(text + "\n", sys.stderr)
             return
@@ -138,14 +150,13 @@ class ProgressLine:
         sys.stderr.flush()
 
 
-def progress_text(progress: Progress, elapsed: float) -> str:
+def progress_text(progress: Progress, seconds: float) -> str:
     """One line: what is done, the best so far, how much better it can get, the time."""
     from planner.units import show_seconds
 
     share = min(1.0, progress.done / progress.total) if progress.total else 0.0
-    full = round(24 * share)
     parts = [
-        f"  pricing {progress.total:,} layouts {'━' * full}{'╸' * (full < 24)}{' ' * (23 - full)}",
+        f"  pricing {progress.total:,} layouts {bar_of(share)}",
         f"{100 * share:.0f} %",
     ]
     if progress.best is not None:
@@ -153,5 +164,16 @@ def progress_text(progress: Progress, elapsed: float) -> str:
         if progress.bound is not None and progress.best > 0:
             gap = max(0.0, 1 - progress.bound / progress.best)
             parts.append(f"gap ≤ {100 * gap:.0f} %")
-    minutes, seconds = divmod(int(elapsed), 60)
-    return "   ".join([*parts, f"{minutes}:{seconds:02}"])
+    return "   ".join([*parts, elapsed(seconds)])
+
+
+def bar_of(share: float) -> str:
+    """A bar of fixed width."""
+    full = round(24 * share)
+    return f"{'━' * full}{'╸' * (full < 24)}{' ' * (23 - full)}"
+
+
+def elapsed(seconds: float) -> str:
+    """Minutes and seconds."""
+    minutes, rest = divmod(int(seconds), 60)
+    return f"{minutes}:{rest:02}"

@@ -15,6 +15,7 @@ import typer
 
 from cli import exits
 from cli.calibrate import calibrate
+from cli.compare import compare
 from cli.console import put
 from cli.diff import diff
 from cli.evaluate import evaluate
@@ -25,6 +26,7 @@ from cli.plan import plan
 from cli.price import price
 from cli.schema import schema
 from cli.show import show
+from cli.size import size
 
 if TYPE_CHECKING:
     from planner.errors import Fault
@@ -43,6 +45,8 @@ app = typer.Typer(
 app.command("plan")(plan)
 app.command("explain")(explain)
 app.command("price")(price)
+app.command("compare")(compare)
+app.command("size")(size)
 app.command("diff")(diff)
 app.command("export")(export)
 app.command("evaluate")(evaluate)

@@ -29,6 +29,39 @@ Cluster: TypeAlias = Annotated[
         help="A profile's name, a file, CHIP:COUNT (h100-sxm:256) or CHIP:NODESxPER (a910b:48x8).",
     ),
 ]  # fmt: skip
+Clusters: TypeAlias = Annotated[
+    list[str],
+    typer.Option("--cluster", "-c", metavar="SPEC", help="As for `plan`. Repeatable."),
+]
+Trainers: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option("--trainer", "-t", metavar="NAME", help="Default: megatron. Repeatable."),
+]
+WhatIfs: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--what-if", metavar="NUMBER=VALUE",
+        help="Another number: node.bandwidth=0.5x, chip.memory=192 GiB; a range: network.bandwidth=0.25x..4x. "
+        "Repeatable.",
+    ),
+]  # fmt: skip
+WhatIf: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--what-if", metavar="NUMBER=VALUE",
+        help="Another number of the cluster: node.bandwidth=0.5x, chip.memory=192 GiB. Repeatable.",
+    ),
+]  # fmt: skip
+Jobs: TypeAlias = Annotated[
+    int | None,
+    typer.Option(
+        "--jobs", metavar="N", min=1, help="Processes; default: all cores for many plans."
+    ),
+]
+Backend: TypeAlias = Annotated[
+    str,
+    typer.Option("--backend", metavar="NAME", help="Where they run: local, dask=ADDRESS or ray."),
+]
 Trainer: TypeAlias = Annotated[
     str,
     typer.Option("--trainer", "-t", metavar="NAME", help="What the plan must be expressible in."),
@@ -172,19 +205,17 @@ def details(text: str | None) -> tuple[str, ...]:
     return tuple(chosen(name, DETAILS, "--detail") for name in names)
 
 
-_TIME = re.compile(r"(\d+(?:\.\d*)?|\.\d+) ?(s|min|h|)")
+_TIME = re.compile(r"(\d+(?:\.\d*)?|\.\d+) ?(ms|s|min|h|)")
 
 
-def seconds(text: str) -> float:
-    """A time limit: ``60``, ``60s``, ``5min``, ``1h``."""
+def seconds(text: str, flag: str = "--time-limit") -> float:
+    """A time: ``60``, ``60s``, ``500ms``, ``5min``, ``1h``."""
     from planner.errors import PlannerError
 
     match = _TIME.fullmatch(text.strip())
     if match is None:
-        raise PlannerError.of(
-            "A03", f"--time-limit {text!r} is not a time. Write it like 60s or 5min."
-        )
-    return float(match[1]) * {"": 1, "s": 1, "min": 60, "h": 3600}[match[2]]
+        raise PlannerError.of("A03", f"{flag} {text!r} is not a time. Write it like 60s or 5min.")
+    return float(match[1]) * {"": 1, "ms": 1e-3, "s": 1, "min": 60, "h": 3600}[match[2]]
 
 
 def settings(texts: Iterable[str] | None, flag: str) -> dict[str, str]:
@@ -205,3 +236,38 @@ def settings(texts: Iterable[str] | None, flag: str) -> dict[str, str]:
     if faults:
         raise PlannerError(*faults)
     return pairs
+
+
+def prices(texts: Iterable[str] | None) -> dict[str, float]:
+    """Dollars of a chip-hour by name."""
+    from planner.errors import PlannerError
+
+    found = {}
+    for name, text in settings(texts, "--price").items():
+        try:
+            found[name] = float(text.removeprefix("$"))
+        except ValueError:
+            found[name] = -1.0
+        if not 0 < found[name] < 1e9:
+            raise PlannerError.of(
+                "A04", f"--price {name}={text} is no price.", "Write it like h100-sxm=2.50"
+            )
+    return found
+
+
+_AMOUNT = re.compile(r"\$?(\d{1,15}(?:\.\d{0,9})?|\.\d{1,9}) ?([KMBGT]?)", re.IGNORECASE)
+
+
+def amount(text: str | None, flag: str) -> float | None:
+    """A large number: ``15T``, ``300B``, ``5M``, ``1000000``."""
+    from planner.errors import PlannerError
+
+    if text is None:
+        return None
+    match = _AMOUNT.fullmatch(text.strip())
+    value = float(match[1]) if match else 0.0
+    if match is None or value <= 0:
+        raise PlannerError.of(
+            "A03", f"{flag} {text!r} is no amount. Write it like 15T, 300B or 5M."
+        )
+    return value * {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12}[match[2].upper()]

@@ -21,6 +21,7 @@ def price(
     optimizer: o.Optimizer = None,
     recipe: o.RecipeFile = None,
     memory_limit: o.MemoryLimit = None,
+    what_if: o.WhatIf = None,
     pin: o.OperatorPins = None,
     detail: o.Detail = None,
     form: o.Format = "table",
@@ -50,6 +51,7 @@ def price(
         optimizer=optimizer,
         recipe_file=recipe,
         memory_limit=memory_limit,
+        what_if=tuple(what_if or ()),
         pins=tuple(pin or ()),
         overrides=overrides,
     )

@@ -14,6 +14,7 @@ from planner.known import list_names as list_names
 from planner.known import schema as schema
 from planner.known import show as show
 from planner.plan.diff import diff as diff
+from planner.plan.findings import Target as Target
 from planner.plan.read import read_plan as read_plan
 from planner.plan.schema import NoPlan as NoPlan
 from planner.plan.schema import Plan as Plan
@@ -22,7 +23,10 @@ from planner.planning import plan as plan
 from planner.planning import price as price
 from planner.question import Question as Question
 from planner.search.engine import Progress as Progress
+from planner.studies.compare import compare as compare
 from planner.studies.explain import explain as explain
+from planner.studies.largest import largest as largest
+from planner.studies.size import size as size
 
 __all__ = [
     "NoPlan",
@@ -31,13 +35,17 @@ __all__ = [
     "Progress",
     "Question",
     "Shown",
+    "Target",
+    "compare",
     "diff",
     "explain",
+    "largest",
     "list_names",
     "plan",
     "price",
     "read_plan",
     "schema",
     "show",
+    "size",
     "write_plan",
 ]

@@ -35,12 +35,18 @@ MOST_RANKS = 2**31
 """Products of degrees beyond this are refused before anything is computed with them."""
 
 
-def plan(question: Question, progress: Callable[[Progress], None] | None = None) -> Plan | NoPlan:
+def plan(
+    question: Question,
+    progress: Callable[[Progress], None] | None = None,
+    *,
+    remedies: bool = True,
+) -> Plan | NoPlan:
     """The fastest plan that fits, with its proof; or why there is none.
 
     Args:
         question: what is asked.
         progress: called between batches of the search.
+        remedies: whether to look for the smallest changes that would fit, where nothing does.
 
     Raises:
         PlannerError: wrong input, or pins that no layout can satisfy.
@@ -74,7 +80,7 @@ def plan(question: Question, progress: Callable[[Progress], None] | None = None)
         outcome.space,
         made_by=made_by(),
         assumptions=known.assumptions,
-        larger=_larger(known.task),
+        larger=_larger(known.task) if remedies else None,
         stopped=outcome.stopped,
     )
     why = " ".join(text for fault in ruled_out for text in (fault.what, *fault.fix))

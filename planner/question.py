@@ -17,6 +17,7 @@ from planner.frontends.model_file import read_model
 from planner.frontends.recipe_file import RecipeFile, read_recipe
 from planner.graph.architecture import Architecture
 from planner.graph.blocks import build_model
+from planner.hardware.change import changed
 from planner.hardware.cluster import Cluster
 from planner.plan.asked import Asked
 from planner.plan.schema import Assumption, Fingerprints
@@ -62,6 +63,8 @@ class Question:
     """Alternatives to return, the plan itself included."""
     overrides: Mapping[str, str] = field(default_factory=dict)
     """Keys of the model's configuration to replace."""
+    what_if: tuple[str, ...] = ()
+    """Numbers of the hardware that are to be others, such as ``node.bandwidth=0.5x``."""
     folders: tuple[Path, ...] = ()
     """The user's own models and profiles, searched before the packaged ones."""
     figures: bool = False
@@ -169,12 +172,20 @@ def _read_parts(question: Question) -> tuple[Architecture, Cluster, Trainer, Rec
 
     q = question
     arch = attempt(lambda: read_model(q.model, overrides=q.overrides, folders=q.folders))
-    cluster = attempt(lambda: read_cluster(q.cluster, q.folders))
+    cluster = attempt(lambda: _changed(read_cluster(q.cluster, q.folders), q.what_if))
     trainer = attempt(lambda: get_trainer(q.trainer))
     file = attempt(lambda: read_recipe(q.recipe_file) if q.recipe_file else RecipeFile())
     if arch is None or cluster is None or trainer is None or file is None:
         raise PlannerError(*faults)
     return arch, cluster, trainer, file
+
+
+def _changed(cluster: Cluster, what_if: Sequence[str]) -> Cluster:
+    """The cluster under what-ifs, which stand among what is told with the answer."""
+    for text in what_if:
+        cluster, words = changed(cluster, text)
+        cluster = replace(cluster, assumed=(*cluster.assumed, f"what if: {words}"))
+    return cluster
 
 
 def _recipe(

@@ -23,6 +23,8 @@ class Asked(Part):
     pins: tuple[str, ...] = ()
     overrides: dict[str, str] = Field(default_factory=dict)
     """Keys of the model's configuration that were replaced."""
+    what_if: tuple[str, ...] = ()
+    """Numbers of the hardware that were to be others."""
     folders: tuple[str, ...] = ()
     """The user's own models and profiles."""
     layout: dict[str, int | str] | None = None

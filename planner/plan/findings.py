@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
+from planner.plan.figures import Sensitivity
 from planner.plan.part import Part
-from planner.plan.schema import Degrees
+from planner.plan.schema import Degrees, ModelFacts, RecipeFacts
 
 
 class RulePrice(Part):
@@ -32,3 +35,111 @@ class RulePrice(Part):
     def gain(self) -> float:
         """Share of the step that would be saved without the rule; 0 where it costs nothing."""
         return 0.0 if self.best is None else max(0.0, 1.0 - self.best / self.step)
+
+
+class Compared(Part):
+    """The best plan on one cluster, or why there is none."""
+
+    cluster: str
+    """As it was asked for."""
+    chips: int
+    trainer: str
+    what_if: str = ""
+    """What is changed of the cluster's numbers, as it was asked for."""
+    fits: bool
+    note: str = ""
+    """Why there is no plan; empty where there is one."""
+    degrees: Degrees | None = None
+    step: float | None = None
+    """Seconds."""
+    tokens_per_second: float | None = None
+    mfu: float | None = None
+    memory: float | None = None
+    """Bytes on the fullest chip, the median; of the closest miss where nothing fits."""
+    memory_limit: float | None = None
+    price: float | None = None
+    """Dollars a chip-hour."""
+    price_per_million_tokens: float | None = None
+    energy_per_million_tokens: float | None = None
+    """Kilowatt-hours of the chips at their power limit."""
+    bound_by: str = ""
+    """What the step waits for besides computing, if anything."""
+    gap: float = 0.0
+    """How much faster a plan could still be, as a share; 0 where the plan is proven best."""
+    sensitivities: tuple[Sensitivity, ...] = ()
+
+
+class Crossover(Part):
+    """A value at which the order of two rows turns."""
+
+    by: Literal["rate", "price"]
+    """Tokens a second, or dollars for a token."""
+    number: str
+    """Which number changes: ``network.bandwidth``, or ``chip.price``."""
+    value: str
+    """Where the order turns, as it can be asked for: ``0.62x``, ``240 Gb/s``, ``$2.31``."""
+    below: str
+    """The row that is better below."""
+    above: str
+    """The row that is better above."""
+
+
+class Comparison(Part):
+    """One question on several clusters."""
+
+    model: ModelFacts
+    recipe: RecipeFacts
+    rows: tuple[Compared, ...]
+    fastest: int | None
+    """Its place among the rows; None where nothing fits anywhere."""
+    cheapest: int | None
+    """The one with the cheapest token; None where no price is known."""
+    crossovers: tuple[Crossover, ...]
+
+
+class Target(Part):
+    """What a size must meet besides fitting; None where it need not."""
+
+    step: float | None = None
+    """Seconds of a step at most."""
+    tokens: float | None = None
+    """Tokens to train on."""
+    days: float | None = None
+    """In so many days at most."""
+    dollars: float | None = None
+    """For so much at most."""
+
+
+class Sizing(Part):
+    """The fewest chips that fit and meet a target, and what other numbers of chips would do."""
+
+    model: ModelFacts
+    recipe: RecipeFacts
+    cluster: str
+    target: Target
+    answer: Compared | None
+    """None where no number of chips that was looked at meets the target."""
+    below: Compared | None
+    """The largest number of chips below the answer that was looked at and does not meet it."""
+    grain: int
+    """Between so many chips nothing was looked at below the answer."""
+    note: str = ""
+    """Why the search for more chips ended, where there is no answer."""
+    curve: tuple[Compared, ...]
+    """Rising numbers of chips."""
+
+
+class Largest(Part):
+    """The largest batch or sequence that fits on a cluster."""
+
+    model: ModelFacts
+    recipe: RecipeFacts
+    what: Literal["global-batch", "seq-len"]
+    target: Target
+    value: int | None
+    """None where not even the smallest does."""
+    answer: Compared | None
+    above: Compared | None
+    """The next larger one that was looked at, which does not fit or meet the target; None where none was."""
+    above_value: int | None = None
+    curve: tuple[tuple[int, Compared], ...]

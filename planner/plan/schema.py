@@ -68,6 +68,8 @@ class ClusterFacts(Part):
     levels: tuple[LevelFacts, ...]
     price: float | None = None
     """Dollars for one chip-hour."""
+    watts: float | None = None
+    """Power limit of a chip, where known."""
 
 
 class RecipeFacts(Part):

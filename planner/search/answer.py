@@ -167,6 +167,7 @@ def cluster_facts(task: Task) -> ClusterFacts:
         peak=cluster.chip.peak_for(task.recipe.precision),
         levels=levels,
         price=cluster.chip.price,
+        watts=cluster.chip.watts,
     )
 
 

@@ -39,7 +39,7 @@ def build_miss(
     *,
     made_by: str,
     assumptions: Iterable[Assumption],
-    larger: Iterable[Cluster],
+    larger: Iterable[Cluster] | None,
     stopped: bool = False,
 ) -> NoPlan:
     """Explain why nothing fits.
@@ -50,7 +50,7 @@ def build_miss(
         space: what the rules left.
         made_by: program and version.
         assumptions: what the user did not state.
-        larger: clusters of as many chips with more memory, to try as remedies.
+        larger: clusters of as many chips with more memory, to try as remedies; None where nobody asks for any.
         stopped: whether the search ended before it had seen everything.
     """
     closest = closest_miss(task, space)
@@ -77,7 +77,7 @@ def build_miss(
         "memory_upper": memory_upper(task, float(closest.memory.total.max())),
         "terms": terms,
         "explanation": _explain(closest, terms),
-        "remedies": tuple(_remedies(task, pins, larger)),
+        "remedies": () if larger is None else tuple(_remedies(task, pins, larger)),
     }
     return NoPlan.model_validate(facts | found)
 

@@ -34,7 +34,7 @@ ALLOWED: dict[str, set[str]] = {
     "api": ASKED | {"search", "question", "known", "planning", "studies"},
     "cli": BOTTOM | {"api", "plan", "report", "export", "calibrate", "studies"},
 }
-HEAVY = {"torch", "onnx", "plotly", "pandas", "matplotlib", "ortools"}
+HEAVY = {"torch", "onnx", "plotly", "pandas", "matplotlib", "ortools", "joblib", "dask", "ray"}
 """Only inside functions, everywhere."""
 SLOW_START = HEAVY | {"numpy", "scipy", "pydantic", "rich", "ruamel", "planner"}
 """Only inside functions, in what the command line loads for ``--help``."""
@@ -45,6 +45,8 @@ STARTED = {
     "plan",
     "explain",
     "price",
+    "compare",
+    "size",
     "diff",
     "export",
     "evaluate",

@@ -24,7 +24,11 @@ def too_long() -> list[str]:
         for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
                 limit = CLASS if isinstance(node, ast.ClassDef) else FUNCTION
-                lines = (node.end_lineno or 0) - node.lineno + 1
+                options = name.startswith("cli/") and isinstance(node, ast.FunctionDef)
+                first = (
+                    node.body[0].lineno if options else node.lineno
+                )  # a command's arguments are its options
+                lines = (node.end_lineno or 0) - first + 1
                 if lines > limit:
                     found.append((f"{name}::{node.name}", lines))
     return [f"{name} has {lines} lines" for name, lines in found if name not in EXCEPTIONS]

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from planner.plan.diff import diff
+from planner.plan.findings import Comparison, Largest, Sizing, Target
 from planner.plan.read import read_plan
 from planner.plan.schema import NoPlan, Plan
 from planner.studies.explain import explain
@@ -30,6 +31,7 @@ class Question:
     optimizer: str | None = None
     recipe_file: Path | None = None
     memory_limit: str | None = None
+    what_if: tuple[str, ...] = ()
     pins: tuple[str, ...] = ()
     objective: str = "step-time"
     time_limit: float = 60.0
@@ -61,10 +63,17 @@ class Planner:
         self.answer: Plan | NoPlan | BaseException = read_plan(FIXTURES / "dense.json")
         self.question: Question | None = None
         self.layout: dict[str, int | str] | None = None
+        self.asked: dict[str, Any] = {}
         self.progress: list[Progress] = []
         self.Question, self.Progress = Question, Progress
 
-    def plan(self, question: Question, progress: Callable[[Progress], None] | None = None) -> Any:
+    def plan(
+        self,
+        question: Question,
+        progress: Callable[[Progress], None] | None = None,
+        *,
+        remedies: bool = True,
+    ) -> Any:
         self.question = question
         for state in self.progress:
             assert progress is not None
@@ -74,6 +83,18 @@ class Planner:
     def price(self, question: Question, layout: dict[str, int | str]) -> Any:
         self.question, self.layout = question, layout
         return self._answer()
+
+    def compare(self, question: Question, **asked: Any) -> Comparison:
+        self.question, self.asked = question, asked
+        return Comparison.model_validate_json((FIXTURES / "comparison.json").read_text())
+
+    def size(self, question: Question, **asked: Any) -> Sizing:
+        self.question, self.asked = question, asked
+        return Sizing.model_validate_json((FIXTURES / "sizing.json").read_text())
+
+    def largest(self, question: Question, what: str, **asked: Any) -> Largest:
+        self.question, self.asked = question, asked | {"what": what}
+        return Largest.model_validate_json((FIXTURES / "largest.json").read_text())
 
     def _answer(self) -> Plan | NoPlan:
         if isinstance(self.answer, BaseException):
@@ -97,9 +118,21 @@ class Planner:
 def planner(monkeypatch: pytest.MonkeyPatch) -> Iterator[Planner]:
     fake = Planner()
     module = types.ModuleType("planner.api")
-    for name in ("Question", "Progress", "plan", "price", "list_names", "show", "schema"):
+    names = (
+        "Question",
+        "Progress",
+        "plan",
+        "price",
+        "compare",
+        "size",
+        "largest",
+        "list_names",
+        "show",
+        "schema",
+    )
+    for name in names:
         setattr(module, name, getattr(fake, name))
-    for real in (diff, explain, read_plan):
+    for real in (Target, diff, explain, read_plan):
         setattr(module, real.__name__, real)
     monkeypatch.setitem(sys.modules, "planner.api", module)
     for variable in ("NO_COLOR", "FORCE_COLOR", "COLUMNS"):

@@ -1,0 +1,115 @@
+"""``shardwright compare``: the best plan on each of several clusters."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cli import exits
+from cli import options as o
+
+if TYPE_CHECKING:
+    from cli.console import Screen
+    from planner.plan.findings import Comparison
+
+FORMATS = ("table", "json", "csv", "markdown")
+
+Chips = Annotated[
+    str | None,
+    typer.Option(
+        "--chips", metavar="LIST", help="Numbers of chips, as 64,128 or 64..1024 (doubling)."
+    ),
+]
+Dollars = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--price", metavar="NAME=DOLLARS", help="Of a chip-hour, by chip or cluster. Repeatable."
+    ),
+]
+Sensitivity = Annotated[
+    bool,
+    typer.Option(
+        "--sensitivity", help="Also the step with every hardware number 20 % lower and higher."
+    ),
+]
+Form = Annotated[str, typer.Option("--format", "-f", metavar="NAME", help=f"{', '.join(FORMATS)}.")]
+
+
+def compare(
+    model: o.Model,
+    cluster: o.Clusters,
+    chips: Chips = None,
+    trainer: o.Trainers = None,
+    what_if: o.WhatIfs = None,
+    price: Dollars = None,
+    sensitivity: Sensitivity = False,
+    global_batch: o.GlobalBatch = None,
+    seq_len: o.SeqLen = None,
+    precision: o.Precision = None,
+    optimizer: o.Optimizer = None,
+    recipe: o.RecipeFile = None,
+    memory_limit: o.MemoryLimit = None,
+    pin: o.Pins = None,
+    time_limit: o.TimeLimit = "60s",
+    set_: o.ModelSettings = None,
+    jobs: o.Jobs = None,
+    backend: o.Backend = "local",
+    form: Form = "table",
+    quiet: o.Quiet = False,
+    verbose: o.Verbose = False,
+    no_color: o.NoColor = False,
+) -> int:
+    """Find the best plan on each of several clusters, chip counts, trainers and what-ifs."""
+    from cli.console import ProgressLine, Screen
+    from cli.layout import model_only
+    from planner.api import Question
+    from planner.api import compare as compared
+    from planner.studies.ranges import counts
+
+    screen = Screen(quiet=quiet, verbose=verbose, no_color=no_color)
+    o.chosen(form, FORMATS, "--format")
+    question = Question(
+        model=model,
+        cluster=cluster[0],
+        trainer=(trainer or ["megatron"])[0],
+        global_batch=o.batch(global_batch),
+        seq_len=o.tokens(seq_len),
+        precision=precision,
+        optimizer=optimizer,
+        recipe_file=recipe,
+        memory_limit=memory_limit,
+        pins=tuple(pin or ()),
+        time_limit=o.seconds(time_limit),
+        top=1,
+        overrides=model_only(o.settings(set_, "--set")),
+    )
+    with ProgressLine(screen) as progress:
+        found = compared(
+            question,
+            clusters=cluster,
+            chips=counts(chips) if chips else (),
+            trainers=trainer or (),
+            what_if=what_if or (),
+            dollars=o.prices(price),
+            sensitivity=sensitivity,
+            jobs=jobs,
+            backend=backend,
+            done=progress.count,
+        )
+    _show(found, form, screen)
+    return exits.NO_PLAN if found.fastest is None else exits.ANSWER
+
+
+def _show(found: Comparison, form: str, screen: Screen) -> None:
+    from planner.plan.write import write_json
+    from planner.report.compare import comparison_csv, comparison_markdown, render_comparison
+
+    if form == "json":
+        screen.write(write_json(found.model_dump(mode="json")))
+    elif form == "csv":
+        screen.write(comparison_csv(found))
+    elif form == "markdown":
+        screen.write(comparison_markdown(found))
+    else:
+        screen.show(render_comparison(found, min(screen.width, o.WIDEST)))

@@ -1,0 +1,121 @@
+"""``shardwright size``: how many chips, or how large a batch or sequence."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cli import exits
+from cli import options as o
+
+if TYPE_CHECKING:
+    from cli.console import Screen
+    from planner.plan.findings import Largest, Sizing
+
+LARGEST = ("seq-len", "global-batch")
+FORMATS = ("table", "json", "csv")
+
+StepTime = Annotated[
+    str | None, typer.Option("--step-time", metavar="TIME", help="A step may take so long, as 10s.")
+]
+Tokens = Annotated[
+    str | None, typer.Option("--tokens", metavar="N", help="To train on, as 15T or 300B.")
+]
+Days = Annotated[
+    float | None, typer.Option("--days", metavar="D", min=0.0, help="The deadline for --tokens.")
+]
+Dollars = Annotated[
+    str | None, typer.Option("--dollars", metavar="N", help="What --tokens may cost, as 5M.")
+]
+LargestOf = Annotated[
+    str | None,
+    typer.Option(
+        "--largest", metavar="WHAT",
+        help=f"Not the fewest chips: the largest {' or '.join(LARGEST)} on these.",
+    ),
+]  # fmt: skip
+Form = Annotated[str, typer.Option("--format", "-f", metavar="NAME", help=f"{', '.join(FORMATS)}.")]
+
+
+def size(
+    model: o.Model,
+    cluster: o.Cluster,
+    step_time: StepTime = None,
+    tokens: Tokens = None,
+    days: Days = None,
+    dollars: Dollars = None,
+    largest: LargestOf = None,
+    trainer: o.Trainer = "megatron",
+    global_batch: o.GlobalBatch = None,
+    seq_len: o.SeqLen = None,
+    precision: o.Precision = None,
+    optimizer: o.Optimizer = None,
+    recipe: o.RecipeFile = None,
+    memory_limit: o.MemoryLimit = None,
+    what_if: o.WhatIf = None,
+    pin: o.Pins = None,
+    time_limit: o.TimeLimit = "60s",
+    set_: o.ModelSettings = None,
+    jobs: o.Jobs = None,
+    backend: o.Backend = "local",
+    form: Form = "table",
+    quiet: o.Quiet = False,
+    verbose: o.Verbose = False,
+    no_color: o.NoColor = False,
+) -> int:
+    """Find the fewest chips that fit, or that meet a step time, a deadline or a price."""
+    from cli.console import ProgressLine, Screen
+    from cli.layout import model_only
+    from planner.api import Question, Target
+    from planner.api import largest as find_largest
+    from planner.api import size as find_size
+
+    screen = Screen(quiet=quiet, verbose=verbose, no_color=no_color)
+    o.chosen(form, FORMATS, "--format")
+    what = None if largest is None else o.chosen(largest, LARGEST, "--largest")
+    step = None if step_time is None else o.seconds(step_time, "--step-time")
+    total, cost = o.amount(tokens, "--tokens"), o.amount(dollars, "--dollars")
+    target = Target(step=step, tokens=total, days=days, dollars=cost)
+    question = Question(
+        model=model,
+        cluster=cluster,
+        trainer=trainer,
+        global_batch=o.batch(global_batch),
+        seq_len=o.tokens(seq_len),
+        precision=precision,
+        optimizer=optimizer,
+        recipe_file=recipe,
+        memory_limit=memory_limit,
+        what_if=tuple(what_if or ()),
+        pins=tuple(pin or ()),
+        time_limit=o.seconds(time_limit),
+        top=1,
+        overrides=model_only(o.settings(set_, "--set")),
+    )
+    with ProgressLine(screen) as progress:
+        found: Sizing | Largest
+        if what is None:
+            found = find_size(
+                question, target=target, jobs=jobs, backend=backend, done=progress.count
+            )
+        else:
+            found = find_largest(question, what, target=target, done=progress.count)  # type: ignore[arg-type]
+    _show(found, form, screen)
+    return exits.NO_PLAN if found.answer is None else exits.ANSWER
+
+
+def _show(found: Sizing | Largest, form: str, screen: Screen) -> None:
+    from planner.plan.findings import Largest
+    from planner.plan.write import write_json
+    from planner.report.size import render_largest, render_sizing, sizing_csv
+
+    width = min(screen.width, o.WIDEST)
+    if form == "json":
+        screen.write(write_json(found.model_dump(mode="json")))
+    elif isinstance(found, Largest):
+        screen.show(render_largest(found, width))
+    elif form == "csv":
+        screen.write(sizing_csv(found))
+    else:
+        screen.show(render_sizing(found, width))

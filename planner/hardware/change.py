@@ -1,0 +1,141 @@
+"""What-ifs: a cluster with one of its numbers changed, by a factor or to a value."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias
+
+from planner.errors import PlannerError, listed, nearest
+from planner.hardware.chip import Chip
+from planner.hardware.cluster import Cluster, Level
+from planner.units import parse_quantity
+
+Kind: TypeAlias = Literal["flops", "bandwidth", "time", "bytes", "dollars", "watts"]
+EXAMPLES: dict[Kind, str] = {
+    "flops": "989 TFLOPS",
+    "bandwidth": "400 Gb/s or 50 GB/s",
+    "time": "5 us",
+    "bytes": "80 GiB",
+    "dollars": "2.50",
+    "watts": "700",
+}
+_FORM = re.compile(r"\s*([A-Za-z0-9_.-]+)\s*=\s*(\S.*?)\s*")
+_FACTOR = re.compile(r"(\d{1,9}(?:\.\d{0,9})?|\.\d{1,9})\s*[x×]", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class HardwareNumber:
+    """One number of a cluster that can be another."""
+
+    id: str
+    """Such as ``chip.peak`` or ``node.bandwidth``."""
+    label: str
+    kind: Kind
+    value: float
+    """Now; in bytes, bytes/s, seconds, FLOP/s, dollars an hour, watts; 0 where it is not known."""
+    put: Callable[[float], Cluster]
+    """The cluster with another value."""
+
+    def times(self, factor: float) -> Cluster:
+        """The cluster with the value multiplied."""
+        return self.put(self.value * factor)
+
+
+def hardware_numbers(cluster: Cluster) -> dict[str, HardwareNumber]:
+    """Every number that can be changed, by id: the chip's, then each level's from the closest on."""
+    chip = cluster.chip
+    best = max(chip.peak, key=lambda name: (name == "bf16", name == "fp16", chip.peak[name]))
+
+    def of_chip(change: Callable[[float], Chip]) -> Callable[[float], Cluster]:
+        return lambda value: replace(cluster, chip=change(value))
+
+    found = [
+        HardwareNumber("chip.peak", "peak FLOP/s of a chip", "flops", chip.peak[best],
+                       of_chip(lambda v: _with_peak(chip, v / chip.peak[best]))),
+        HardwareNumber("chip.bandwidth", "memory bandwidth of a chip", "bandwidth", chip.memory_bandwidth,
+                       of_chip(lambda v: replace(chip, memory_bandwidth=v))),
+        HardwareNumber("chip.memory", "memory of a chip", "bytes", chip.memory_bytes,
+                       of_chip(lambda v: replace(chip, memory_bytes=v))),
+    ]  # fmt: skip
+    found += [
+        HardwareNumber("chip.price", "price of a chip-hour", "dollars", chip.price or 0.0,
+                       of_chip(lambda v: replace(chip, price=v))),
+        HardwareNumber("chip.watts", "power of a chip", "watts", chip.watts or 0.0,
+                       of_chip(lambda v: replace(chip, watts=v))),
+    ]  # fmt: skip
+    for index, level in enumerate(cluster.levels[: cluster.depth]):
+        found += _of_level(cluster, index, level)
+    return {number.id: number for number in found}
+
+
+def _of_level(cluster: Cluster, index: int, level: Level) -> list[HardwareNumber]:
+    def put(change: Callable[[float], Level]) -> Callable[[float], Cluster]:
+        def changed(value: float) -> Cluster:
+            levels = list(cluster.levels)
+            levels[index] = change(value)
+            return replace(cluster, levels=tuple(levels))
+
+        return changed
+
+    name = level.name
+    return [
+        HardwareNumber(f"{name}.bandwidth", f"bandwidth of the {name}", "bandwidth", level.bandwidth,
+                       put(lambda v: replace(level, bandwidth=v))),
+        HardwareNumber(f"{name}.latency", f"latency of the {name}", "time", level.latency,
+                       put(lambda v: replace(level, latency=v))),
+    ]  # fmt: skip
+
+
+def _with_peak(chip: Chip, factor: float) -> Chip:
+    return replace(chip, peak={name: flops * factor for name, flops in chip.peak.items()})
+
+
+def changed(cluster: Cluster, text: str) -> tuple[Cluster, str]:
+    """A cluster under a what-if such as ``node.bandwidth=0.5x``, ``chip.memory=192 GiB`` or ``chip.price=2.10``.
+
+    Returns:
+        The cluster, and the change in words.
+
+    Raises:
+        PlannerError: the cluster has no such number, or the value is none (C05).
+    """
+    match = _FORM.fullmatch(text)
+    if match is None:
+        raise PlannerError.of(
+            "C05", f"--what-if '{text}' is not NUMBER=VALUE.", "Write it like node.bandwidth=0.5x"
+        )
+    known = hardware_numbers(cluster)
+    number = known.get(match[1]) or known.get(f"chip.{match[1]}")
+    if number is None:
+        raise _unknown(cluster, match[1], known)
+    factor = _FACTOR.fullmatch(match[2])
+    value = number.value * float(factor[1]) if factor else _value(text, match[2], number.kind)
+    if not 0 < value < 1e30:
+        raise PlannerError.of("C05", f"--what-if '{text}' must leave more than nothing.")
+    return number.put(
+        value
+    ), f"{number.label} {'× ' if factor else ''}{match[2].rstrip('xX×').strip()}"
+
+
+def _unknown(cluster: Cluster, word: str, known: Mapping[str, HardwareNumber]) -> PlannerError:
+    close = listed(nearest(word, known))
+    return PlannerError.of(
+        "C05",
+        f"{cluster.name} has no number '{word}'. Nearest: {close}.",
+        f"Numbers: {listed(list(known), 'and')}.",
+    )
+
+
+def _value(text: str, value: str, kind: Kind) -> float:
+    try:
+        if kind in ("dollars", "watts"):
+            return float(value.removeprefix("$").removesuffix("W").strip())
+        return parse_quantity(value, kind)
+    except ValueError:
+        raise PlannerError.of(
+            "C05",
+            f"--what-if '{text}': '{value}' is no value of this number.",
+            f"Write it as a factor like 0.5x, or like {EXAMPLES[kind]}",
+        ) from None

@@ -1,0 +1,186 @@
+"""Clusters beside one another: a row each, what is best, where the order turns, what each depends on."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+
+from planner.plan.findings import Compared, Comparison, Crossover
+from planner.plan.schema import Degrees
+from planner.report.markdown import markdown_table
+from planner.report.numbers import dollars, gib, percent
+from planner.report.tables import BLANK, Column, Line, Span, Style, flow, styled, table
+from planner.units import show_count, show_seconds, three_digits
+
+NOTHING = "–"
+
+
+def render_comparison(found: Comparison, width: int) -> list[Line]:
+    """The page of ``compare``."""
+    lines: list[Line] = [(Span(f"  {_title(found)}", "head"),), BLANK]
+    best = {found.fastest, found.cheapest} - {None}
+    styles: list[Style] = [
+        "good" if index in best else "" if row.fits else "dim"
+        for index, row in enumerate(found.rows)
+    ]
+    lines += table(comparison_columns(found), width, styles)
+    notes = [f"{label(row)}: {row.note}" for row in found.rows if row.note]
+    if notes:
+        lines += [
+            BLANK,
+            *(
+                line
+                for note in notes
+                for line in styled(flow([note], " ", width, "  ", 4), "caution")
+            ),
+        ]
+    lines += [BLANK, *_best(found, width)]
+    for turn in found.crossovers:
+        lines += styled(flow([crossover_words(turn)], " ", width, "  ", 2))
+    for row in found.rows:
+        if row.sensitivities:
+            lines += [BLANK, *_sensitivities(row, width)]
+    return lines
+
+
+def _title(found: Comparison) -> str:
+    recipe = found.recipe
+    trainers = dict.fromkeys(row.trainer for row in found.rows)
+    what = f"{found.model.name}, {recipe.global_batch:,} × {recipe.seq:,} tokens a step, {recipe.precision}"
+    return f"{what}, {next(iter(trainers))}" if len(trainers) == 1 else what
+
+
+def label(row: Compared) -> str:
+    """A row's cluster and what is changed of it."""
+    name = row.cluster.rpartition(":")[0] or row.cluster
+    return f"{name}, {row.what_if}" if row.what_if else name
+
+
+def _cluster(row: Compared) -> str:
+    """What-ifs stand below the cluster whose numbers they change."""
+    return f"  {row.what_if}" if row.what_if else label(row)
+
+
+def comparison_columns(found: Comparison) -> list[Column]:
+    """The columns of the table; trainers only where there are several."""
+    rows = found.rows
+    several = len({row.trainer for row in rows}) > 1
+    trainer = Column(heading="trainer", cells=[row.trainer for row in rows], left=True)
+    return [
+        Column(heading="cluster", cells=[_cluster(row) for row in rows], left=True),
+        Column(heading="chips", cells=[f"{row.chips:,}" for row in rows]),
+        *([trainer] if several else []),
+        Column(heading="step", cells=[_step(row, index == found.fastest) for index, row in enumerate(rows)]),
+        Column(heading="tokens/s", cells=[_count(row.tokens_per_second) for row in rows], drop=5),
+        Column(heading="MFU", cells=[_percent(row.mfu) for row in rows], drop=3),
+        Column(heading="dp·tp·pp", cells=[degrees_product(row.degrees) for row in rows], left=True, drop=4),
+        Column(heading="GiB", cells=[NOTHING if row.memory is None else gib(row.memory) for row in rows], drop=6),
+        Column(heading="$/Mtok", cells=[_price(row, index == found.cheapest) for index, row in enumerate(rows)]),
+        Column(heading="kWh/Mtok", cells=[_energy(row) for row in rows], drop=1),
+        Column(heading="bound by", cells=[row.bound_by or NOTHING for row in rows], left=True, drop=2),
+    ]  # fmt: skip
+
+
+def degrees_product(d: Degrees | None) -> str:
+    """The degrees in short: ``8·4·2``, with cp and ep where they are used."""
+    if d is None:
+        return NOTHING
+    more = "".join(f" {axis}{getattr(d, axis)}" for axis in ("cp", "ep") if getattr(d, axis) > 1)
+    return f"{d.dp}·{d.tp}·{d.pp}{more}"
+
+
+def _step(row: Compared, best: bool) -> str:
+    return NOTHING if row.step is None else show_seconds(row.step) + (" ✔" if best else "")
+
+
+def _count(value: float | None) -> str:
+    return NOTHING if value is None else show_count(value)
+
+
+def _percent(value: float | None) -> str:
+    return NOTHING if value is None else percent(value, 0)
+
+
+def _price(row: Compared, best: bool) -> str:
+    price = row.price_per_million_tokens
+    return NOTHING if price is None else dollars(price) + (" ✔" if best else "")
+
+
+def _energy(row: Compared) -> str:
+    energy = row.energy_per_million_tokens
+    return NOTHING if energy is None else three_digits(energy)
+
+
+def _best(found: Comparison, width: int) -> list[Line]:
+    if found.fastest is None:
+        return styled(["  Nothing fits anywhere."], "bad")
+    fast = f"{label(found.rows[found.fastest])} on {found.rows[found.fastest].chips:,}"
+    if found.cheapest is None:
+        text = f"Fastest: {fast}. No price is known; give one with --price NAME=DOLLARS."
+    else:
+        row = found.rows[found.cheapest]
+        cheap = f"{label(row)} on {row.chips:,}"
+        both = found.cheapest == found.fastest
+        text = (
+            f"Fastest and cheapest per token: {fast}."
+            if both
+            else f"Fastest: {fast}. Cheapest per token: {cheap}."
+        )
+    return styled(flow([text], " ", width, "  ", 2), "good")
+
+
+def crossover_words(turn: Crossover) -> str:
+    """A turning point in a sentence."""
+    better = "faster" if turn.by == "rate" else "cheaper per token"
+    if turn.number == "chip.price" and turn.value.startswith("$"):
+        return f"{turn.below} is cheaper than {turn.above} below {turn.value} a chip-hour."
+    return f"Below {turn.number} {turn.value} {turn.below} is {better}, above it {turn.above}."
+
+
+def _sensitivities(row: Compared, width: int) -> list[Line]:
+    """The step with each number lowered and raised."""
+    rows = row.sensitivities
+    share = percent(rows[0].share, 0)
+    columns = [
+        Column(heading=f"{label(row)} on {row.chips:,}", cells=[s.label for s in rows], left=True),
+        Column(heading=f"−{share}", cells=[_effect(s.low, row.step) for s in rows]),
+        Column(heading=f"+{share}", cells=[_effect(s.high, row.step) for s in rows]),
+        Column(heading="id", cells=[s.name for s in rows], left=True, drop=1),
+    ]
+    return table(columns, width)
+
+
+def _effect(step: float | None, now: float | None) -> str:
+    if step is None or now is None:
+        return "nothing fits"
+    change = 100 * (step / now - 1)
+    return "same" if abs(change) < 0.05 else f"{change:+.1f} %"
+
+
+def comparison_markdown(found: Comparison) -> str:
+    """The table as Markdown, and the sentences below it."""
+    sentences = [crossover_words(turn) for turn in found.crossovers]
+    table_text = markdown_table(comparison_columns(found))
+    return "\n\n".join([f"## {_title(found)}", table_text.strip(), *sentences]) + "\n"
+
+
+def comparison_csv(found: Comparison) -> str:
+    """A row a line, numbers in full: seconds, bytes, dollars."""
+    plain = [name for name in Compared.model_fields if name not in ("degrees", "sensitivities")]
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow([*plain, *Degrees.model_fields])
+    for row in found.rows:
+        writer.writerow([*(_cell(getattr(row, name)) for name in plain), *_degrees(row.degrees)])
+    return stream.getvalue()
+
+
+def _cell(value: object) -> object:
+    return "" if value is None else value
+
+
+def _degrees(degrees: Degrees | None) -> Sequence[object]:
+    if degrees is None:
+        return [""] * len(Degrees.model_fields)
+    return list((degrees.model_dump() | {"order": "-".join(degrees.order)}).values())

@@ -1,0 +1,258 @@
+"""One question on several clusters: the best plan on each, where their order turns, what each depends on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from planner.cost.prices import prices
+from planner.errors import Fault, PlannerError, listed, nearest
+from planner.plan.figures import Sensitivity
+from planner.plan.findings import Compared, Comparison
+from planner.plan.schema import NoPlan, Plan
+from planner.planning import plan, stated
+from planner.question import Question, Understood, understand
+from planner.search.answer import model_facts, recipe_facts
+from planner.search.pins import from_layout, layout_of
+from planner.search.sensitivity import sensitivities
+from planner.studies.crossover import crossovers
+from planner.studies.parallel import answers
+from planner.studies.ranges import WhatIf, expanded
+from planner.units import show_bytes
+
+WAITS = {
+    "tp": "tp",
+    "cp": "cp",
+    "ep": "ep",
+    "weights": "weight gathers",
+    "gradients": "dp",
+    "bubble": "pipeline bubble",
+    "sends": "pp",
+    "other": "optimizer",
+}
+"""Parts of a step that are no computing, and short words for them."""
+LITTLE, NOTABLE = 0.10, 0.03
+"""Shares of the step: all waiting together below which computing bounds it, and each kind that is named."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """One row that is asked for."""
+
+    question: Question
+    chips: int
+    label: str = ""
+    """The what-if, as it was asked for."""
+    sensitive: bool = False
+
+
+def compare(
+    question: Question,
+    *,
+    clusters: Sequence[str] = (),
+    chips: Sequence[int] = (),
+    trainers: Sequence[str] = (),
+    what_if: Sequence[str] = (),
+    dollars: Mapping[str, float] | None = None,
+    sensitivity: bool = False,
+    jobs: int | None = None,
+    backend: str = "local",
+    done: Callable[[int, int], None] | None = None,
+) -> Comparison:
+    """The best plan on every cluster, number of chips and trainer, as they are and under every what-if.
+
+    Args:
+        question: what is asked; its cluster and trainer count where none are given here.
+        clusters: as :attr:`Question.cluster`.
+        chips: numbers of chips of each cluster, instead of its own.
+        trainers: names.
+        what_if: numbers of the hardware, each a row (a range or a list: several) beside the unchanged cluster.
+        dollars: prices of a chip-hour by the name of a chip or cluster.
+        sensitivity: also the step with every number of the hardware a fifth lower and higher.
+        jobs: processes (:func:`planner.studies.parallel.answers`).
+        backend: where they run.
+        done: called with the number of rows so far and of all.
+
+    Raises:
+        PlannerError: wrong input; for one row of several it stands in the row.
+    """
+    what_ifs = [expanded(text) for text in what_if]
+    clusters = clusters or (question.cluster,)
+    points = list(_points(question, clusters, chips, trainers or (question.trainer,), what_ifs))
+    points = _priced(points, dollars or {})
+    known = _first(points)
+    batch = known.task.recipe.global_batch
+    points = [
+        replace(p, question=replace(p.question, global_batch=batch), sensitive=sensitivity)
+        for p in points
+    ]
+    rows = answers(compared, points, jobs=jobs, backend=backend, done=done)
+    fit = [index for index, row in enumerate(rows) if row.fits]
+    priced = [index for index in fit if rows[index].price_per_million_tokens is not None]
+    return Comparison(
+        model=model_facts(known.task),
+        recipe=recipe_facts(known.task),
+        rows=tuple(rows),
+        fastest=max(fit, key=lambda i: rows[i].tokens_per_second or 0.0, default=None),
+        cheapest=min(priced, key=lambda i: rows[i].price_per_million_tokens or 0.0, default=None),
+        crossovers=tuple(crossovers(points, rows, what_ifs, _asked)),
+    )
+
+
+def _points(
+    question: Question,
+    clusters: Sequence[str],
+    chips: Sequence[int],
+    trainers: Sequence[str],
+    what_ifs: Sequence[WhatIf],
+) -> Iterator[Point]:
+    for cluster in clusters:
+        for count in chips or (None,):
+            spec = cluster if count is None else with_chips(cluster, count)
+            for trainer in trainers:
+                asked = replace(question, cluster=spec, trainer=trainer)
+                yield Point(question=asked, chips=count or 0)
+                for text in (text for each in what_ifs for text in each.texts):
+                    parts = tuple(part.strip() for part in text.split(" and "))
+                    changed = replace(asked, what_if=(*question.what_if, *parts))
+                    yield Point(question=changed, chips=count or 0, label=text)
+
+
+def with_chips(cluster: str, count: int) -> str:
+    """A cluster's name with another number of chips.
+
+    >>> with_chips("h100-sxm:32x8", 64), with_chips("my.yaml", 8)
+    ('h100-sxm:64', 'my.yaml:8')
+    """
+    name, colon, size = cluster.rpartition(":")
+    return f"{name if colon and size[:1].isdigit() else cluster}:{count}"
+
+
+def _priced(points: list[Point], dollars: Mapping[str, float]) -> list[Point]:
+    """Points with the prices that were stated for their chip or cluster."""
+    if not dollars:
+        return points
+    names: set[str] = set()
+    found = []
+    for point in points:
+        mine = _names(point.question)
+        names |= mine
+        price = next((value for name, value in dollars.items() if name.lower() in mine), None)
+        if price is not None:
+            what_if = (*point.question.what_if, f"chip.price={price:.12g}")
+            point = replace(point, question=replace(point.question, what_if=what_if))
+        found.append(point)
+    unknown = [name for name in dollars if name.lower() not in names]
+    if unknown:
+        close = listed(nearest(unknown[0], names))
+        raise PlannerError.of(
+            "A04", f"--price: nothing here is called '{unknown[0]}'. Nearest: {close}."
+        )
+    return found
+
+
+def _names(question: Question) -> set[str]:
+    spec = question.cluster.rpartition(":")[0] or question.cluster
+    try:
+        cluster = understand(question).task.cluster
+    except PlannerError:
+        return {spec.lower(), question.cluster.lower()}
+    return {spec.lower(), question.cluster.lower(), cluster.name.lower(), cluster.chip.name.lower()}
+
+
+def _first(points: Sequence[Point]) -> Understood:
+    """The first point that can be understood, whose default batch all take.
+
+    Raises:
+        PlannerError: there is none; what is wrong with each.
+    """
+    faults: dict[Fault, None] = {}
+    for point in points:
+        try:
+            return understand(point.question)
+        except PlannerError as error:
+            faults |= dict.fromkeys(error.faults)
+    raise PlannerError(*faults)
+
+
+def _asked(point: Point, text: str) -> Compared:
+    """A point at another value of a what-if."""
+    parts = len(point.label.split(" and ")) if point.label else 0
+    kept = point.question.what_if[: len(point.question.what_if) - parts]
+    return compared(replace(point, question=replace(point.question, what_if=(*kept, text)), label=text,
+                            sensitive=False))  # fmt: skip
+
+
+def compared(point: Point) -> Compared:
+    """The best plan of one point as a row; what is wrong with the point stands in its row."""
+    question = point.question
+    row = {
+        "cluster": question.cluster,
+        "chips": point.chips,
+        "trainer": question.trainer,
+        "what_if": point.label,
+        "fits": False,
+    }
+    try:
+        answer = plan(question, remedies=False)
+    except PlannerError as error:
+        return Compared.model_validate(row | {"note": _brief(error.faults[0].what)})
+    row |= {"chips": answer.cluster.num_chips, "memory_limit": answer.memory_limit}
+    if isinstance(answer, NoPlan):
+        return Compared.model_validate(
+            row | {"memory": answer.memory or None, "note": _why(answer)}
+        )
+    watts, rate = answer.cluster.watts, answer.tokens_per_second
+    energy = None if watts is None else watts * answer.degrees.chips_used / rate / 3600.0 * 1e3
+    return Compared.model_validate(
+        row
+        | {
+            "fits": True,
+            "degrees": answer.degrees,
+            "step": answer.step,
+            "tokens_per_second": rate,
+            "mfu": answer.mfu,
+            "memory": answer.memory,
+            "price": answer.cluster.price,
+            "price_per_million_tokens": answer.price_per_million_tokens,
+            "energy_per_million_tokens": energy,
+            "bound_by": bound_by(answer),
+            "gap": answer.proof.gap,
+            "sensitivities": sensitivity_of(question, answer) if point.sensitive else (),
+        }
+    )
+
+
+def _why(answer: NoPlan) -> str:
+    if answer.closest is None:
+        return _brief(answer.explanation) or "the trainer's rules leave no layout"
+    if answer.memory > answer.memory_limit:
+        return f"needs {show_bytes(answer.memory)} of {show_bytes(answer.memory_limit)}"
+    most, limit = show_bytes(answer.memory_upper), show_bytes(answer.memory_limit)
+    return f"one run in ten would need more than {most} of {limit}"
+
+
+def _brief(text: str) -> str:
+    """The first sentence."""
+    return text.partition(". ")[0].rstrip(".")
+
+
+def bound_by(answer: Plan) -> str:
+    """What the step waits for: ``compute``, or the kinds of waiting from the longest on."""
+    waiting = {
+        word: term.value / answer.step
+        for term in answer.time
+        if (word := WAITS.get(term.name.removeprefix("step.")))
+    }
+    if sum(waiting.values()) < LITTLE:
+        return "compute"
+    kinds = sorted((w for w in waiting if waiting[w] >= NOTABLE), key=lambda w: -waiting[w])
+    return ", then ".join(kinds[:2]) or "compute"
+
+
+def sensitivity_of(question: Question, answer: Plan) -> tuple[Sensitivity, ...]:
+    """The step of a plan with every number of its hardware a fifth lower and higher."""
+    known = understand(question)
+    pins = from_layout(layout_of(answer.degrees, answer.pins), known.task.trainer)
+    task = replace(known.task, copy_kv=pins.copy_kv)
+    return sensitivities(task, prices(task, stated(task, pins)), known.pins)

@@ -1,0 +1,102 @@
+"""Many independent questions at once: on this machine's cores, or on a cluster of machines."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
+
+from planner.errors import PlannerError, listed, nearest
+
+FEW = 8
+"""Questions that are answered one after another: starting workers takes longer."""
+BACKENDS = ("local", "dask", "ray")
+Asked = TypeVar("Asked")
+Answer = TypeVar("Answer")
+
+
+def answers(
+    ask: Callable[[Asked], Answer],
+    questions: Sequence[Asked],
+    *,
+    jobs: int | None = None,
+    backend: str = "local",
+    done: Callable[[int, int], None] | None = None,
+) -> list[Answer]:
+    """The answers to many questions, in their order.
+
+    Args:
+        ask: a function of a module, so that other processes find it.
+        questions: all of them.
+        jobs: processes; None takes all cores where there are more than a few questions and joblib is installed.
+        backend: ``local``, ``dask=ADDRESS`` of a Dask scheduler, or ``ray`` with or without an address.
+        done: called with the number of answers so far and of all.
+
+    Raises:
+        PlannerError: an unknown backend (A03), or a library that is not installed (A05).
+    """
+    name, _, address = backend.partition("=")
+    if name not in BACKENDS:
+        close = listed(nearest(name, BACKENDS, 2))
+        raise PlannerError.of(
+            "A03",
+            f"--backend cannot be '{backend}'. Nearest: {close}.",
+            f"Possible: {listed(BACKENDS)}.",
+        )
+    alone = name == "local" and (
+        jobs == 1 or (jobs is None and (len(questions) <= FEW or not _has_joblib()))
+    )
+    found: list[Answer] = []
+    with _workers(name, address) if not alone else contextlib.nullcontext():
+        results = map(ask, questions) if alone else _spread(ask, questions, jobs, name)
+        for result in results:
+            found.append(result)
+            if done is not None:
+                done(len(found), len(questions))
+    return found
+
+
+def _has_joblib() -> bool:
+    from importlib.util import find_spec
+
+    return find_spec("joblib") is not None
+
+
+def _spread(
+    ask: Callable[[Asked], Answer], questions: Sequence[Asked], jobs: int | None, name: str
+) -> Iterator[Answer]:
+    joblib = _library("joblib", "parallel")
+    form = "generator" if name == "local" else "list"
+    workers = joblib.Parallel(n_jobs=jobs or -1, return_as=form, batch_size=1)
+    yield from workers(joblib.delayed(ask)(question) for question in questions)
+
+
+@contextlib.contextmanager
+def _workers(name: str, address: str) -> Iterator[None]:
+    """The machines that joblib hands work to."""
+    joblib = _library("joblib", "parallel")
+    if name == "local":
+        yield
+    elif name == "dask":
+        distributed = _library("distributed", "dask")
+        with distributed.Client(address or None), joblib.parallel_config("dask"):
+            yield
+    else:
+        ray = _library("ray", "ray")
+        ray.init(address=address or None, ignore_reinit_error=True)
+        _library("ray.util.joblib", "ray").register_ray()
+        with joblib.parallel_config("ray"):
+            yield
+
+
+def _library(name: str, extra: str):  # type: ignore[no-untyped-def]  # noqa: ANN202
+    from importlib import import_module
+
+    try:
+        return import_module(name)
+    except ImportError:
+        raise PlannerError.of(
+            "A05",
+            f"{name.partition('.')[0]} is not installed.",
+            f"To fix it: pip install 'shardwright[{extra}]'",
+        ) from None

@@ -1,0 +1,102 @@
+"""``compare`` and ``size`` as they are typed."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli.main import main
+from planner.plan.findings import Target
+
+GOLDEN = Path(__file__).parents[1] / "report" / "golden"
+
+
+def test_compare_shows_the_page(planner: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    line = "compare m -c h100-sxm:256 -c b200:8 -t megatron -t torchtitan --chips 8..32 --price h100-sxm=$2.5"
+    line += (
+        " --what-if node.bandwidth=0.5x..2x --sensitivity --jobs 2 --backend ray -b 64 --pin tp=8"
+    )
+    assert main(line.split()) == 0
+    assert capsys.readouterr().out == (GOLDEN / "comparison-100.txt").read_text()
+    done = planner.asked.pop("done")
+    assert callable(done)
+    assert planner.asked == {
+        "clusters": ["h100-sxm:256", "b200:8"],
+        "chips": (8, 16, 32),
+        "trainers": ["megatron", "torchtitan"],
+        "what_if": ["node.bandwidth=0.5x..2x"],
+        "dollars": {"h100-sxm": 2.5},
+        "sensitivity": True,
+        "jobs": 2,
+        "backend": "ray",
+    }
+    assert planner.question.pins == ("tp=8",)
+    assert planner.question.global_batch == 64
+
+
+@pytest.mark.parametrize("form", ["json", "csv", "markdown"])
+def test_forms_of_a_comparison(form: str, planner: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", "m", "-c", "c", "-f", form]) == 0
+    out = capsys.readouterr().out
+    if form == "json":
+        assert len(json.loads(out)["rows"]) == 10
+    elif form == "csv":
+        assert len(list(csv.DictReader(out.splitlines()))) == 10
+    else:
+        assert out == (GOLDEN / "comparison.markdown").read_text()
+
+
+def test_size_shows_the_page(planner: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    line = "size m -c h100-sxm --step-time 500ms --tokens 15T --days 30 --dollars 5M --what-if chip.price=2"
+    assert main(line.split()) == 0
+    assert capsys.readouterr().out == (GOLDEN / "sizing-100.txt").read_text()
+    assert planner.asked["target"] == Target(step=0.5, tokens=15e12, days=30, dollars=5e6)
+    assert planner.question.what_if == ("chip.price=2",)
+    assert main(["size", "m", "-c", "c", "-f", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["answer"]["chips"] == 16
+    assert main(["size", "m", "-c", "c", "-f", "csv"]) == 0
+    assert "chips" in capsys.readouterr().out.splitlines()[0]
+
+
+def test_the_largest_sequence(planner: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["size", "m", "-c", "c", "--largest", "seq-len"]) == 0
+    assert capsys.readouterr().out == (GOLDEN / "largest-100.txt").read_text()
+    assert planner.asked["what"] == "seq-len"
+    assert main(["size", "m", "-c", "c", "--largest", "seq-len", "-f", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["what"] == "seq-len"
+
+
+def test_progress_counts_plans(
+    planner: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("cli.console.EVERY_FILE", 0.0)
+    assert main(["compare", "m", "-c", "c"]) == 0
+    planner.asked["done"](3, 12)
+    assert capsys.readouterr().err.startswith("  3 of 12 plans ━━━━━━╸")
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "words"),
+    [
+        ("compare m", "A03", "missing option '--cluster'"),
+        ("compare m -c c --chips many", "C02", "64,128 or 64..1024"),
+        ("compare m -c c --price h100-sxm=cheap", "A04", "h100-sxm=2.50"),
+        ("compare m -c c --price h100-sxm", "A04", "is not KEY=VALUE"),
+        ("compare m -c c -f yaml", "A03", "table, json, csv or markdown"),
+        ("size m -c c --step-time soon", "A03", "--step-time 'soon'"),
+        ("size m -c c --tokens many", "A03", "15T, 300B or 5M"),
+        ("size m -c c --largest batch", "A03", "Nearest: global-batch"),
+    ],
+)
+def test_mistakes(
+    line: str, code: str, words: str, planner: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(line.split()) == 2
+    err = capsys.readouterr().err
+    assert words in err
+    assert err.rstrip().endswith(f"[{code}]")
+    assert planner.question is None

@@ -1,0 +1,81 @@
+"""What-ifs change one number of a cluster and nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from planner.errors import PlannerError
+from planner.frontends.cluster_file import read_cluster
+from planner.hardware.change import changed, hardware_numbers
+
+CLUSTER = read_cluster("h100-sxm:64")
+
+
+def test_every_number_can_be_put_and_multiplied() -> None:
+    numbers = hardware_numbers(CLUSTER)
+    assert {
+        "chip.peak",
+        "chip.memory",
+        "chip.price",
+        "node.bandwidth",
+        "network.latency",
+    } <= numbers.keys()
+    for name, number in numbers.items():
+        assert number.value > 0
+        assert number.put(number.value) == CLUSTER, name
+        again = hardware_numbers(number.times(2.0))
+        for other, now in again.items():
+            factor = 2.0 if other == name else 1.0
+            assert now.value == pytest.approx(factor * numbers[other].value), (name, other)
+
+
+def test_a_peak_scales_all_precisions() -> None:
+    found, words = changed(CLUSTER, "chip.peak=0.5x")
+    assert found.chip.peak == {name: 0.5 * flops for name, flops in CLUSTER.chip.peak.items()}
+    assert words == "peak FLOP/s of a chip × 0.5"
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("network.bandwidth=400 Gb/s", 50e9),
+        ("network.bandwidth=25GB/s", 25e9),
+        ("network.latency = 5 us", 5e-6),
+        ("network.bandwidth=.5x", 25e9),
+    ],
+)
+def test_values_have_units(text: str, value: float) -> None:
+    found, _ = changed(CLUSTER, text)
+    kind = text.partition("=")[0].strip().partition(".")[2]
+    assert getattr(found.levels[1], kind) == pytest.approx(value)
+    assert replace(found, levels=CLUSTER.levels) == CLUSTER
+
+
+def test_a_price_can_be_given_where_none_is_known() -> None:
+    ascend = read_cluster("ascend-910c:64")
+    assert ascend.chip.price is None
+    found, _ = changed(ascend, "price=$2.50")
+    assert found.chip.price == 2.5
+    with pytest.raises(PlannerError, match="more than nothing"):
+        changed(ascend, "price=2x")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("node.bandwith=2x", "Nearest: node.bandwidth"),
+        ("node.bandwidth", "is not NUMBER=VALUE"),
+        ("node.bandwidth=400", "400 Gb/s or 50 GB/s"),
+        ("chip.memory=0x", "more than nothing"),
+        ("chip.memory=-1x", "is no value"),
+        ("chip.price=cheap", "2.50"),
+        ("chip.memory=inf", "is no value"),
+    ],
+)
+def test_what_is_no_what_if(text: str, words: str) -> None:
+    with pytest.raises(PlannerError) as caught:
+        changed(CLUSTER, text)
+    assert [fault.code for fault in caught.value.faults] == ["C05"]
+    assert words in str(caught.value)

@@ -1,0 +1,186 @@
+"""Clusters compared: rows are the plans themselves, orders turn where they are said to turn."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from planner.api import Plan, PlannerError, Question, compare, plan
+from planner.studies.compare import Point, bound_by, compared
+from planner.studies.parallel import answers
+from planner.studies.ranges import counts, expanded
+
+QUESTION = Question(model="llama-3-8b", cluster="h100-sxm:8", global_batch=64, seq_len=2048)
+
+
+def found(**changes: object) -> Plan:
+    answer = plan(replace(QUESTION, **changes))
+    assert isinstance(answer, Plan)
+    return answer
+
+
+def test_rows_are_the_plans() -> None:
+    rows = compare(
+        QUESTION, clusters=["h100-sxm:8"], chips=[8, 16], what_if=["node.bandwidth=0.1x"]
+    ).rows
+    assert [(row.cluster, row.chips, row.what_if) for row in rows] == [
+        (f"h100-sxm:{chips}", chips, what_if)
+        for chips in (8, 16)
+        for what_if in ("", "node.bandwidth=0.1x")
+    ]
+    for row in rows:
+        what_if = (row.what_if,) if row.what_if else ()
+        alone = found(cluster=row.cluster, what_if=what_if)
+        assert row.step == alone.step
+        assert row.degrees == alone.degrees
+        assert row.price_per_million_tokens == alone.price_per_million_tokens
+        assert row.bound_by == bound_by(alone)
+    for base, slow in zip(rows[::2], rows[1::2], strict=True):
+        assert slow.step >= base.step
+
+
+def test_energy_is_power_over_rate() -> None:
+    row = compare(QUESTION, clusters=["h100-sxm:8"]).rows[0]
+    assert row.energy_per_million_tokens == pytest.approx(
+        8 * 700 / 1000 * row.step / 3600 / (64 * 2048 / 1e6)
+    )
+
+
+def test_the_price_that_ties_makes_tokens_cost_the_same() -> None:
+    clusters = ["h100-sxm:8", "a100-sxm-80gb:8"]
+    comparison = compare(QUESTION, clusters=clusters)
+    [turn] = comparison.crossovers
+    dear, cheap = turn.below, turn.above
+    assert {dear, cheap} == set(clusters)
+    price = float(turn.value.removeprefix("$"))
+    tied = compare(QUESTION, clusters=clusters, dollars={dear.partition(":")[0]: price})
+    costs = [row.price_per_million_tokens for row in tied.rows]
+    assert costs[0] == pytest.approx(costs[1], rel=0.01)
+
+
+def test_an_order_that_turns_along_a_range_turns_there() -> None:
+    """Little memory bandwidth makes the many cheap chips win; judged at both sides of the value found."""
+    clusters, text = ["h100-sxm:8", "a100-sxm-80gb:16"], "node.bandwidth=5 GB/s..450 GB/s/3"
+    comparison = compare(QUESTION, clusters=clusters, what_if=[text])
+    turns = [
+        turn
+        for turn in comparison.crossovers
+        if turn.number == "node.bandwidth" and turn.by == "rate"
+    ]
+    ends = [row.tokens_per_second for row in comparison.rows if row.what_if]
+    first, last = ends[0] > ends[3], ends[2] > ends[5]
+    assert (len(turns) % 2 == 1) == (first != last)
+    for turn in turns:
+        value, unit = turn.value.split(" ", 1)
+        for factor, best in ((0.95, turn.below), (1.05, turn.above)):
+            what_if = (f"node.bandwidth={float(value) * factor} {unit}",)
+            rates = {c: found(cluster=c, what_if=what_if).tokens_per_second for c in clusters}
+            assert max(rates, key=rates.__getitem__) == best
+
+
+def test_bisection_finds_a_known_crossing() -> None:
+    from planner.plan.findings import Compared
+    from planner.studies.crossover import crossovers
+
+    what_if = expanded("chip.peak=1x..16x/3")
+    questions = [replace(QUESTION, cluster=name) for name in ("a:1", "b:1")]
+
+    def ask(point: Point, text: str) -> Compared:
+        peak = float(text.partition("=")[2].rstrip("x"))
+        rate = peak if point.question.cluster == "a:1" else 5.0
+        return Compared(cluster=point.question.cluster, chips=1, trainer="t", what_if=text, fits=True,
+                        tokens_per_second=rate)  # fmt: skip
+
+    points = [Point(question=q, chips=1, label=text) for q in questions for text in what_if.texts]
+    rows = [ask(point, point.label) for point in points]
+    [turn] = crossovers(points, rows, [what_if], ask)
+    assert float(turn.value.rstrip("x")) == pytest.approx(5.0, rel=0.01)
+    assert (turn.below, turn.above) == ("b:1", "a:1")
+
+
+def test_what_is_wrong_with_one_row_stands_in_it() -> None:
+    comparison = compare(
+        replace(QUESTION, precision="fp8"), clusters=["a100-sxm-80gb:8", "h100-sxm:8"]
+    )
+    bad, good = comparison.rows
+    assert not bad.fits
+    assert "fp8" in bad.note
+    assert good.fits
+    assert comparison.fastest == 1
+    with pytest.raises(PlannerError, match="fp8"):
+        compare(replace(QUESTION, precision="fp8"), clusters=["a100-sxm-80gb:8", "a100-sxm-40gb:8"])
+
+
+def test_what_does_not_fit_says_what_it_needs() -> None:
+    row = compared(Point(question=replace(QUESTION, model="llama-3-70b"), chips=8))
+    assert not row.fits
+    assert row.step is None
+    assert "needs" in row.note
+    assert row.memory > row.memory_limit
+
+
+def test_sensitivity_goes_the_right_way() -> None:
+    [row] = compare(QUESTION, sensitivity=True).rows
+    by_name = {s.name: s for s in row.sensitivities}
+    assert by_name["chip.peak"].low > row.step > by_name["chip.peak"].high
+    assert by_name["node.bandwidth"].low >= row.step >= by_name["node.bandwidth"].high
+
+
+def test_processes_change_nothing() -> None:
+    pytest.importorskip("joblib")
+    assert answers(square, range(5), jobs=2) == [0, 1, 4, 9, 16]
+    seen: list[tuple[int, int]] = []
+    assert answers(square, [3, 4], jobs=1, done=lambda *state: seen.append(state)) == [9, 16]
+    assert seen == [(1, 2), (2, 2)]
+
+
+def square(number: int) -> int:
+    return number * number
+
+
+def test_a_dask_scheduler_does_the_work() -> None:
+    distributed = pytest.importorskip("distributed")
+    with distributed.LocalCluster(n_workers=1, processes=False, dashboard_address=None) as cluster:
+        assert answers(square, [2, 3], backend=f"dask={cluster.scheduler_address}") == [4, 9]
+
+
+def test_an_unknown_backend_and_a_missing_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(PlannerError, match="Nearest: ray"):
+        answers(square, [1], backend="rray")
+    monkeypatch.setitem(__import__("sys").modules, "joblib", None)
+    with pytest.raises(PlannerError, match="shardwright\\[parallel\\]"):
+        answers(square, [1], jobs=2)
+
+
+@pytest.mark.parametrize(
+    ("text", "texts"),
+    [
+        ("a.b=0.5x", ("a.b=0.5x",)),
+        ("a.b=0.5x,2x", ("a.b=0.5x", "a.b=2x")),
+        ("a.b=1x..100x/3", ("a.b=1x", "a.b=10x", "a.b=100x")),
+        ("a.b=100..400 Gb/s/3", ("a.b=100 Gb/s", "a.b=200 Gb/s", "a.b=400 Gb/s")),
+        ("a.b=50 GB/s..200 GB/s/2", ("a.b=50 GB/s", "a.b=200 GB/s")),
+        ("a.price=1..4/3", ("a.price=1", "a.price=2", "a.price=4")),
+        ("a.b=2x and c.d=5 us", ("a.b=2x and c.d=5 us",)),
+    ],
+)
+def test_ranges(text: str, texts: tuple[str, ...]) -> None:
+    assert expanded(text).texts == texts
+
+
+@pytest.mark.parametrize(
+    "text", ["a.b=4x..1x", "a.b=1x..", "a.b=x..y", "a.b=1x..2 Gb/s", "a.b=1x..2x/1"]
+)
+def test_no_ranges(text: str) -> None:
+    with pytest.raises(PlannerError) as caught:
+        expanded(text)
+    assert [fault.code for fault in caught.value.faults] == ["C05"]
+
+
+def test_counts() -> None:
+    assert counts("64..300") == (64, 128, 256)
+    assert counts("8, 12,8") == (8, 12)
+    for wrong in ("", "8..4", "many", "-8", "0"):
+        with pytest.raises(PlannerError, match="C02"):
+            counts(wrong)

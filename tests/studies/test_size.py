@@ -1,0 +1,116 @@
+"""Sizes against brute force over all numbers of chips, and targets that are met and just not met."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from planner.api import Plan, PlannerError, Question, Target, largest, plan, size
+from planner.plan.findings import Compared
+from planner.studies.size import days_of, dollars_of, missed
+
+QUESTION = Question(model="gpt3-6.7b", cluster="a100-sxm-80gb", global_batch=96, seq_len=2048)
+
+
+def step(chips: int, **changes: object) -> float | None:
+    found = plan(replace(QUESTION, cluster=f"a100-sxm-80gb:{chips}", top=1, **changes))
+    return found.step if isinstance(found, Plan) else None
+
+
+def test_the_fewest_chips_that_fit_by_brute_force() -> None:
+    small = replace(QUESTION, cluster="a100-sxm-40gb")
+    found = size(small)
+    assert found.answer is not None
+    fits = [
+        n
+        for n in range(1, 9)
+        if isinstance(
+            plan(replace(small, cluster=f"a100-sxm-40gb:{n}", top=1), remedies=False), Plan
+        )
+    ]
+    assert found.answer.chips == fits[0] > 1
+    assert found.below is None or not found.below.fits
+
+
+def test_a_step_time_is_met_and_not_by_the_next_smaller_number() -> None:
+    found = size(QUESTION, target=Target(step=6.0))
+    assert found.answer is not None
+    assert found.answer.step <= 6.0
+    chips = found.answer.chips
+    assert found.answer.step == step(chips)
+    smaller = [step(n) for n in range(max(8, chips - 2 * found.grain), chips, found.grain)]
+    assert all(s is None or s > 6.0 for s in smaller)
+    assert [row.chips for row in found.curve] == sorted(row.chips for row in found.curve)
+    assert found.curve[-1].chips == 8 * chips
+
+
+def test_a_deadline_and_a_budget() -> None:
+    in_time = size(QUESTION, target=Target(tokens=1e11, days=20))
+    assert in_time.answer is not None
+    days = days_of(in_time.answer, in_time.target)
+    assert days == pytest.approx(1e11 / (96 * 2048) * in_time.answer.step / 86400)
+    assert days <= 20
+    cost = dollars_of(in_time.answer, in_time.target)
+    assert cost == pytest.approx(in_time.answer.chips * 1.89 * 24 * days)
+    cheap = Target(tokens=1e11, days=20, dollars=0.5 * cost)
+    assert missed(in_time.answer, cheap) == "dollars"
+    assert missed(in_time.answer, Target(tokens=1e11, days=0.5 * days)) == "days"
+
+
+def test_no_number_of_chips_does_it() -> None:
+    found = size(replace(QUESTION, cluster="a100-sxm-80gb:16"), target=Target(step=1e-3))
+    assert found.answer is None
+    assert found.note == "16 chips are the most that were looked at"
+
+
+def test_more_chips_end_to_help() -> None:
+    found = size(replace(QUESTION, global_batch=4), target=Target(step=0.01))
+    assert found.answer is None
+    assert "make the step no shorter" in found.note
+    assert max(row.chips for row in found.curve) <= 8192
+
+
+def test_the_longest_sequence() -> None:
+    question = replace(QUESTION, cluster="a100-sxm-80gb:8")
+    found = largest(question, "seq-len")
+    assert found.value is not None
+    assert found.answer is not None
+    assert found.value < found.above_value <= found.value * 1.15 + 1024
+    assert isinstance(
+        plan(replace(question, seq_len=found.value, global_batch=found_batch(found.value), top=1)),
+        Plan,
+    )
+    assert found.above is not None
+    assert not found.above.fits
+
+
+def found_batch(seq: int) -> int:
+    return max(1, 96 * 2048 // seq)
+
+
+def test_the_largest_batch_within_a_step_time() -> None:
+    question = replace(QUESTION, cluster="a100-sxm-80gb:8")
+    found = largest(question, "global-batch", target=Target(step=5.0))
+    assert found.value is not None
+    assert found.answer.step <= 5.0 < found.above.step
+    steps = [row.step for _, row in found.curve]
+    assert steps == sorted(steps)
+
+
+@pytest.mark.parametrize("target", [Target(days=3.0), Target(dollars=1e6)], ids=["days", "dollars"])
+def test_targets_that_cannot_be_judged(target: Target) -> None:
+    with pytest.raises(PlannerError, match="need --tokens"):
+        size(QUESTION, target=target)
+
+
+def test_what_else_cannot_be_judged() -> None:
+    with pytest.raises(PlannerError, match="--dollars needs a price"):
+        size(replace(QUESTION, cluster="ascend-910c"), target=Target(tokens=1e12, dollars=1e6))
+    with pytest.raises(PlannerError, match="needs --step-time"):
+        largest(QUESTION, "global-batch")
+
+
+def test_what_does_not_fit_is_missed() -> None:
+    row = Compared(cluster="c", chips=1, trainer="t", fits=False, note="needs more")
+    assert missed(row, Target()) == "needs more"
