@@ -16,7 +16,7 @@ from planner.units import Array, IntArray
 
 FIELDS = 24
 """Fields of the picture along each of its sides; of each the layout with the least bound is priced."""
-WIDEST, TALLEST = 3.0, 2.0
+WIDEST, TALLEST = 2.0, 1.6
 """Edges of the picture: steps over the best, bytes over the limit."""
 
 

@@ -43,7 +43,7 @@ def sensitivities(task: Task, plan: Prices, pins: Pins | None) -> tuple[Sensitiv
     ]
     if pins is not None:
         low, high = (_searched(task, pins, 1 + sign * SHARE) for sign in (-1, 1))
-        label = "memory of a chip (best layout chosen anew)"
+        label = "memory of a chip, layout chosen anew"
         found.append(
             Sensitivity(
                 name="chip.memory", label=label, share=SHARE, low=low, high=high, searched=True
