@@ -26,6 +26,11 @@ class Output:
     detail: tuple[str, ...]
     paths: tuple[Path, ...]
 
+    @property
+    def figures(self) -> bool:
+        """Whether a report is among the files, which draws more than the answer."""
+        return any(path.suffix == ".html" for path in self.paths)
+
     @classmethod
     def asked(cls, form: str, detail: str | None, paths: Sequence[Path] | None) -> Output:
         """Checked before the work begins.

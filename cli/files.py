@@ -14,10 +14,16 @@ from planner.export.files import File
 from planner.plan.schema import Plan
 from planner.plan.write import write_plan
 from planner.report.data import CSV_COLUMNS, render_csv
+from planner.report.markdown import TRUST, render_markdown
 
 MADE = "made by shardwright"
 """What every exported file says of itself."""
-ENDINGS = {".json": "the plan", ".csv": "the alternatives"}
+ENDINGS = {
+    ".json": "the plan",
+    ".html": "the report",
+    ".md": "the page as Markdown",
+    ".csv": "the alternatives",
+}
 
 
 def check_outputs(paths: Sequence[Path]) -> None:
@@ -66,9 +72,8 @@ def write_output(path: Path, plan: Plan) -> None:
         PlannerError: as :func:`check_outputs`.
     """
     check_outputs([path])
-    text = write_plan(plan) if path.suffix == ".json" else render_csv(plan)
     try:
-        write_whole(path, text)
+        write_whole(path, _text(path, plan))
     except OSError as error:
         raise PlannerError.of("O03", f"cannot write {path}: {error.strerror or error}.") from None
 
@@ -103,6 +108,15 @@ def _export_fault(path: Path) -> Fault | None:
         what = f"{path} is there and was not exported by shardwright; it is not overwritten."
         return Fault("O02", what, ("Choose another folder, or remove it.",))
     return _place_fault(path)
+
+
+def _text(path: Path, plan: Plan) -> str:
+    if path.suffix == ".html":
+        from planner.report.html.page import render_html
+
+        return render_html(plan)
+    renderers = {".json": write_plan, ".csv": render_csv, ".md": render_markdown}
+    return renderers[path.suffix](plan)
 
 
 def write_whole(path: Path, text: str) -> None:
@@ -177,6 +191,10 @@ def _same_kind(path: Path) -> bool:
             return True
         if path.suffix == ".csv":
             return text.startswith(",".join(CSV_COLUMNS[:2]))
+        if path.suffix == ".html":
+            return '<meta name="generator" content="shardwright' in text[:2000]
+        if path.suffix == ".md":
+            return text.startswith("## ") and f"\n{TRUST}" in text
         data = json.loads(text)
     except (ValueError, RecursionError):
         return False

@@ -157,7 +157,7 @@ Out: TypeAlias = Annotated[
     list[Path] | None,
     typer.Option(
         "--out", "-o", metavar="PATH",
-        help="Also write a file: .json (the plan) or .csv (the alternatives). Repeatable.",
+        help="Also write a file: .json (the plan), .html (a report), .md or .csv. Repeatable.",
     ),
 ]  # fmt: skip
 PlanFile: TypeAlias = Annotated[

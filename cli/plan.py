@@ -5,7 +5,7 @@ from __future__ import annotations
 from cli import options as o
 
 NEXT_STEPS = (
-    ("… --out plan.json", "keep it"),
+    ("… --out plan.json --out report.html", "keep it, and see it"),
     ("… --detail all", "every stage, operator, message and rule"),
     ("… --pin KEY=VALUE", "what another choice would cost"),
 )
@@ -59,6 +59,7 @@ def plan(
         time_limit=o.seconds(time_limit),
         top=top,
         overrides=model_only(o.settings(set_, "--set")),
+        figures=output.figures,
     )
     with ProgressLine(screen) as progress:
         answer = find(question, progress)

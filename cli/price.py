@@ -54,6 +54,7 @@ def price(
         what_if=tuple(what_if or ()),
         pins=tuple(pin or ()),
         overrides=overrides,
+        figures=output.figures,
     )
     try:
         answer = evaluate(question, layout)

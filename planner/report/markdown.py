@@ -15,6 +15,8 @@ from planner.report.tables import BLANK, Column, plain
 from planner.report.text import searched, verdict
 from planner.units import show_seconds
 
+TRUST = "- Trust: "
+"""A line of every page begins with it."""
 ENDLESS = 10_000
 """Columns of a page whose lines are not broken."""
 
@@ -31,7 +33,7 @@ def render_markdown(answer: Plan | NoPlan) -> str:
         *(f"- Assumed: {assumption.text}" for assumption in answer.assumptions),
         *(f"- Warning: {warning}" for warning in answer.warnings),
         *(f"- Hint: {hint}" for hint in answer.hints),
-        f"- Trust: {answer.trust.text}",
+        f"{TRUST}{answer.trust.text}",
     ]
     found = [*searched(answer, ENDLESS), BLANK]
     found += removed_by_family(everything_removed(answer), ENDLESS)

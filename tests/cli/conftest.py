@@ -37,6 +37,7 @@ class Question:
     time_limit: float = 60.0
     top: int = 5
     overrides: dict[str, str] = field(default_factory=dict)
+    figures: bool = False
 
 
 @dataclass(frozen=True)

@@ -209,7 +209,7 @@ def test_a_bug_is_reported_without_a_traceback(
         ("price m -c c --set tpp=8", "A04", "Nearest: tp"),
         ("price m -c c --set tp=8,tp=4", "A04", "gives tp twice: 8 and 4"),
         ("price m -c c", "A03", "missing option '--set'"),
-        ("plan m -c c -o report.html", "O01", ".json (the plan) or .csv (the alternatives)"),
+        ("plan m -c c -o report.pdf", "O01", ".json (the plan), .html (the report), "),
         ("plan m -c c -o a.trace.json", "O01", "nothing is written with this ending"),
     ],
 )

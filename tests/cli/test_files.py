@@ -68,7 +68,7 @@ def test_places_that_cannot_be_written(tmp_path: Path) -> None:
         tmp_path / "file" / "plan.json",
         tmp_path / ("x" * 300 + ".json"),
     ]
-    assert codes([*bad, tmp_path / "report.html", tmp_path / "plan"]) == ["O03"] * 3 + ["O01"] * 2
+    assert codes([*bad, tmp_path / "report.pdf", tmp_path / "plan"]) == ["O03"] * 3 + ["O01"] * 2
 
 
 def test_a_failed_write_leaves_the_old_file(

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from planner.plan.figures import Figures
+from planner.plan.removed import everything_removed
 from planner.plan.schema import Plan, Stage
 from planner.report.html.svg import ticks
 from planner.report.numbers import gib, gib_parts, percent, percents, seconds_parts, time_unit
-from planner.report.removed import everything_removed
 from planner.units import GIB, show_seconds
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from planner.plan.figures import AxisPlace, Figures
+from planner.plan.removed import everything_removed
 from planner.plan.schema import Degrees, Plan
 from planner.report.numbers import dollars, gib, percent, slower
-from planner.report.removed import everything_removed
 from planner.units import show_bytes, show_seconds
 
 
