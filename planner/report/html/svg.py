@@ -67,7 +67,7 @@ def width_of(words: str, size: float = 12.0) -> float:
 def ticks(most: float, count: int = 5) -> list[float]:
     """Round numbers from 0 up to the most, about so many steps.
 
-    >>> ticks(785.0), ticks(1.1, 4)
+    >>> ticks(785.0), ticks(1.1)
     ([0.0, 200.0, 400.0, 600.0], [0.0, 0.2, 0.4, 0.6, 0.8, 1.0])
     """
     if most <= 0:
