@@ -112,9 +112,10 @@ def _export_fault(path: Path) -> Fault | None:
 
 def _text(path: Path, plan: Plan) -> str:
     if path.suffix == ".html":
+        from cli.tabs import tabs
         from planner.report.html.page import render_html
 
-        return render_html(plan)
+        return render_html(plan, *tabs(plan))
     renderers = {".json": write_plan, ".csv": render_csv, ".md": render_markdown}
     return renderers[path.suffix](plan)
 

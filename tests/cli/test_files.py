@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import os
+import re
 import stat
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,12 @@ import pytest
 
 from cli.files import check_outputs, write_output, write_whole
 from cli.main import main
+from cli.tabs import MOST, tabs
 from planner.errors import PlannerError
+from planner.export.targets import TARGETS, export
 from planner.plan.read import read_plan
+from planner.report.markdown import render_markdown
+from tests.report.reports import planned
 
 ASKED = ["plan", "llama-3-70b", "--cluster", "h100-sxm:256"]
 
@@ -105,3 +110,33 @@ def test_permissions_and_links_stay(tmp_path: Path) -> None:
     assert link.is_symlink()
     assert path.read_text() == "new"
     assert stat.S_IMODE(path.stat().st_mode) == 0o640
+
+
+def test_a_report_and_a_page_are_written(planner: Any, tmp_path: Path) -> None:
+    page, text = tmp_path / "report.html", tmp_path / "page.md"
+    planner.answer = planned("one chip")
+    for _ in range(2):  # the second time over its own files
+        assert main([*ASKED, "-o", str(page), "-o", str(text)]) == 0
+    assert planner.question.figures
+    assert page.read_text().startswith("<!doctype html>")
+    assert "dtensor.json" in page.read_text()
+    assert text.read_text() == render_markdown(planner.answer)
+    assert main([*ASKED, "-o", str(text)]) == 0
+    assert not planner.question.figures
+    for path in (page, text):
+        path.write_text("<p>mine</p>")
+        assert codes([path]) == ["O02"]
+
+
+def test_tabs_show_what_export_writes() -> None:
+    plan = planned("pipeline")
+    shown, refused = tabs(plan)
+    assert shown[0].name == plan.trainer
+    assert len(shown) + len(refused) == len(TARGETS)
+    for tab in shown:
+        written = {file.name: file.text for file in export(plan, tab.name)}
+        assert dict(tab.files).items() <= written.items()
+        assert sum(len(content) for _, content in tab.files) <= MOST
+        missing = len(written) - len(tab.files)
+        assert ("too long" in tab.note) == (missing > 0)
+    assert all(re.search(r"cannot hold|only", it.why) for it in refused)

@@ -48,7 +48,9 @@ def test_every_drawn_operation_runs_when_the_whole_schedule_says(name: str, batc
     m = int(b.prices.micro_batches[0])
     stages, chunks = b.times.forward.shape[1:]
     program = compile_schedule(schedule, stages, m, chunks)
-    starts = start_times(program, b.times.forward, b.times.backward, b.prices.send[:, None])[0]
+    starts = start_times(
+        program, b.times.forward, b.times.backward, b.prices.sends.boundaries(stages)
+    )[0]
     orders = program.orders
     for row in drawn.rows:
         i = row.stage

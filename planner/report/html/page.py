@@ -43,6 +43,14 @@ class Tab:
 
 
 @dataclass(frozen=True, slots=True)
+class Refusal:
+    """A trainer that cannot hold the plan."""
+
+    name: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class Tile:
     """One number at the head of the report."""
 
@@ -60,12 +68,13 @@ class Section:
     finding: str
 
 
-def render_html(plan: Plan, tabs: Sequence[Tab] = ()) -> str:
+def render_html(plan: Plan, tabs: Sequence[Tab] = (), refused: Sequence[Refusal] = ()) -> str:
     """The report as one file that needs nothing else.
 
     Args:
         plan: with its figures.
         tabs: files of trainers that can run it.
+        refused: trainers that cannot.
 
     Raises:
         ValueError: the plan was made without figures.
@@ -87,6 +96,7 @@ def render_html(plan: Plan, tabs: Sequence[Tab] = ()) -> str:
         charts=_charts(plan, figures),
         tables=_tables(plan, figures),
         tabs=(*tabs, own),
+        refused=refused,
         facts=_facts(plan),
         layer=layer.representative(plan),
         style=_read("style.css"),
@@ -142,6 +152,7 @@ def _charts(plan: Plan, figures: Figures) -> dict[str, object]:
         "step": bars.waterfall(plan, figures),
         "memory": bars.memory(plan),
         "timeline": timeline.draw(figures.timeline),
+        "kinds": timeline.legend(figures.timeline),
         "mesh": mesh.draw(plan, figures),
         "layer": layer.draw(layer.representative(plan), used_axes(figures)),
         "treemap": treemap.draw(plan),

@@ -12,10 +12,21 @@ from planner.report.numbers import time_unit
 from planner.units import show_seconds
 
 WIDTH, LEFT, TOP = 1000.0, 64.0, 8.0
-KINDS = {"F": "forward", "B": "backward"}
-"""Words for the letters; others name themselves."""
+KINDS = {
+    "F": ("forward", "forward"),
+    "B": ("backward", "backward"),
+    "I": ("backward", "backward, inputs"),
+    "W": ("late", "backward, weights"),
+}
+"""Colours and words of the kinds of operation, by their letters."""
 BREAK, APART = 30.0, 130.0
 """Width of the gap that stands for what is left out, and the room for the words below it."""
+
+
+def legend(timeline: Timeline) -> list[tuple[str, str]]:
+    """Colours and words of the kinds that are drawn."""
+    drawn = {letter for row in timeline.rows for letter in row.kinds}
+    return [entry for letter, entry in KINDS.items() if letter in drawn]
 
 
 def draw(timeline: Timeline) -> Markup:
@@ -65,10 +76,10 @@ def _lane(row: TimelineRow, y: float, height: float, scale: float, timeline: Tim
         mine = list(places)
         spans = [_span(row, i, scale, timeline) for i in mine]
         shape = "".join(f"M{x:.5g} {y:.5g}h{w:.3g}v{height:.3g}h-{w:.3g}z" for x, w in spans)
-        name = KINDS.get(kind, kind)
+        color, words = KINDS[kind]
         paths.append(
             element(
-                "path", d=shape, class_=f"op {name}{' odd' if odd else ''}", data_kind=name,
+                "path", d=shape, class_=f"op {color}{' odd' if odd else ''}", data_kind=words,
                 data_micro=" ".join(str(row.micro_batch[i]) for i in mine),
                 data_chunk=" ".join(str(row.chunk[i]) for i in mine) if len(row.seconds["F"]) > 1 else None,
             )
