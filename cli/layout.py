@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from planner.errors import Fault
 
 LAYOUT = frozenset({
-    "dp", "tp", "pp", "cp", "ep", "etp", "vpp", "mbs", "micro-batch", "sharding", "zero", "shard-group",
+    "dp", "tp", "pp", "cp", "ep", "etp", "vpp", "mbs", "micro-batch", "sharding", "zero", "shard-group", "offload",
     "recompute", "sp", "sequence-parallel", "schedule", "order", "kv-heads",
 })  # fmt: skip
 """Keys of a layout, as the planner's pins have them too."""

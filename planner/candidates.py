@@ -29,6 +29,17 @@ FOLDED = (SCHEDULES.index("zbv"), SCHEDULES.index("dualpipev"))
 SHARDING: tuple[str, ...] = ("none", "ZeRO-1", "ZeRO-2", "ZeRO-3")
 """What is sharded over the data ranks: nothing; optimizer states; and gradients; and weights (FSDP)."""
 
+OFFLOAD: tuple[str, ...] = (
+    "none",
+    "optimizer",
+    "states",
+    "activations",
+    "optimizer+activations",
+    "states+activations",
+)
+"""What is kept in host memory: nothing; optimizer states; weights and gradients too; what layers keep for the backward
+pass; and both."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidates:
@@ -64,6 +75,8 @@ class Candidates:
     """Index into ``SCHEDULES``."""
     operators: IntArray
     """Index into the task's plans of operators; 0 is what the trainer's roles give."""
+    offload: IntArray
+    """Index into ``OFFLOAD``."""
 
     def __len__(self) -> int:
         return len(self.dp)
@@ -83,6 +96,14 @@ class Candidates:
         """Whether the chunks of the stages stand in a V."""
         return np.isin(self.schedule, FOLDED)
 
+    def in_host(self, what: str) -> BoolArray:
+        """Whether ``optimizer``, ``states`` (weights too) or ``activations`` are kept in host memory.
+
+        >>> single(offload=OFFLOAD.index("states")).in_host("optimizer")
+        array([ True])
+        """
+        return _IN_HOST[what][self.offload]
+
     def num_micro_batches(self, global_batch: int) -> IntArray:
         """Micro-batches of one step (gradient accumulation)."""
         return global_batch // (self.dp * self.micro_batch)
@@ -98,6 +119,13 @@ class Candidates:
     def degree(self, axis: AxisName) -> IntArray:
         """The size of an axis in either view."""
         return self.edp if axis == "edp" else getattr(self, axis)
+
+
+_IN_HOST: dict[str, BoolArray] = {
+    what: np.array([what in name.split("+") for name in OFFLOAD])
+    for what in ("optimizer", "states", "activations")
+}
+_IN_HOST["optimizer"] |= _IN_HOST["states"]
 
 
 def distinct(columns: Sequence[IntArray]) -> tuple[IntArray, IntArray]:
@@ -131,6 +159,7 @@ def single(**columns: int) -> Candidates:
         "order": 0,
         "schedule": SCHEDULES.index("1f1b"),
         "operators": 0,
+        "offload": 0,
     }
     row |= columns
     row.setdefault("shard_group", row["dp"] * row["cp"])

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from planner.cost.activations import held_at_least, held_at_once
-from planner.cost.prices import Prices, outer_stages
+from planner.cost.offload import IN_TRANSIT
+from planner.cost.prices import Prices, ends_of, leaving, outer_stages
 from planner.cost.states import WEIGHTS
 from planner.units import Array, IntArray
 
@@ -31,6 +32,8 @@ class StageMemory:
     parts: Array
     in_flight: Array
     """Micro-batches whose activations a stage holds; ``(n, stages)``."""
+    host: Array
+    """Bytes of host memory for a rank of every stage; ``(n, stages)``."""
 
     @property
     def total(self) -> Array:
@@ -41,7 +44,21 @@ class StageMemory:
 def stage_memory(p: Prices, blocks: IntArray, stage: IntArray) -> StageMemory:
     """Memory of all stages of every candidate; arguments as in :func:`memory_parts`, stages in order."""
     flying = held_at_once(p, blocks, stage)
-    return StageMemory(parts=np.stack(memory_parts(p, blocks, flying), axis=-1), in_flight=flying)
+    return StageMemory(
+        parts=np.stack(memory_parts(p, blocks, flying), axis=-1),
+        in_flight=flying,
+        host=host_bytes(p, blocks, flying),
+    )
+
+
+def host_bytes(p: Prices, blocks: IntArray, flying: Array) -> Array:
+    """Bytes of host memory for a rank of some stages; arguments and shape as in :func:`memory_parts`."""
+    if not np.any(p.rows.offload):
+        return np.zeros_like(flying)
+    columns = np.ascontiguousarray(np.moveaxis(blocks, -1, 0), dtype=np.float64)
+    dense, expert = _total(columns, p.table.dense[p.key]), _total(columns, p.table.expert[p.key])
+    states = p.states.host[0][:, None] * dense + p.states.host[1][:, None] * expert
+    return np.asarray(states + _total(columns, leaving(p)) * flying)
 
 
 def memory_parts(p: Prices, blocks: IntArray, flying: Array) -> tuple[Array, ...]:
@@ -99,11 +116,14 @@ def _moments(
     rows, key, memory = p.rows, p.key, p.task.trainer.memory
     wide = (slice(None), None)
     saved = p.table.saved[rows.recompute, key]
-    ends = 2 if p.task.model.mtp else 1
+    ends = ends_of(p.task)
     head = _total(columns[-ends:], saved[:, -ends:])
-    body = _total(columns[:-ends], saved[:, :-ends])
+    body = _total(columns[:-ends], saved[:, :-ends]) * flying
+    if np.any(rows.offload):
+        passing = IN_TRANSIT * _most(columns, leaving(p))
+        body = np.where(rows.in_host("activations")[wide], np.minimum(passing, body), body)
     at_loss = np.where(rows.schedule[wide] == 0, flying, 1.0)
-    activations = body * flying * ("activations" not in memory.on_host) + head * at_loss
+    activations = body * ("activations" not in memory.on_host) + head * at_loss
     working = _most(columns, p.table.working[rows.recompute, key])
     working = working + memory.wgrad_bytes * _most(columns, p.table.largest[key])
     split = memory.logit_bytes + memory.logit_whole_bytes * rows.tp[wide]
@@ -126,6 +146,15 @@ def memory_bound(p: Prices) -> Array:
     parts = memory_parts(p, blocks, held_at_least(p, blocks, stage))
     first, second, last = np.moveaxis(sum(parts[1:], parts[0]), 1, 0)
     return np.asarray(np.maximum(np.maximum(first, second), last))
+
+
+def host_bound(p: Prices) -> Array:
+    """Bytes of host memory that the fullest of the first and the second stage needs; ``(n,)``."""
+    if not np.any(p.rows.offload):
+        return np.zeros(len(p.rows))
+    stage = np.minimum(np.array([[0, 1]]), p.rows.pp[:, None] - 1)
+    blocks = outer_stages(p)[:, :2]
+    return np.asarray(host_bytes(p, blocks, held_at_least(p, blocks, stage)).max(axis=1))
 
 
 def _total(columns: Array, values: Array) -> Array:

@@ -12,6 +12,7 @@ import numpy as np
 
 from planner.candidates import Candidates, distinct
 from planner.cost.bounds import lower_bound
+from planner.cost.offload import activation_copies, offloaded
 from planner.cost.partition import block_counts, stages_of
 from planner.cost.sends import Sends, sends
 from planner.cost.setting import axis_members
@@ -20,7 +21,7 @@ from planner.cost.table import BlockTable, block_table
 from planner.trainers.trainer import Task
 from planner.units import Array, IntArray
 
-STATE_COLUMNS = ("dp", "tp", "pp", "cp", "ep", "etp", "order", "sharding", "shard_group")
+STATE_COLUMNS = ("dp", "tp", "pp", "cp", "ep", "etp", "order", "sharding", "shard_group", "offload")
 """What the price of states depends on; few distinct combinations among many candidates."""
 
 
@@ -70,7 +71,7 @@ def prices(
         rows=rows,
         table=table,
         key=key,
-        states=state_cost(task, meshes, where).take(index),
+        states=offloaded(task, meshes, state_cost(task, meshes, where)).take(index),
         sends=sends(task, rows, table.stream[key], lies),
         micro_batches=rows.num_micro_batches(task.recipe.global_batch),
     )
@@ -86,14 +87,39 @@ def block_seconds(p: Prices) -> tuple[Array, Array]:
     """
     forward = p.table.total_forward[p.key]
     backward = p.table.total_backward[p.rows.recompute, p.key]
-    if not np.any(p.states.each_backward):
-        return forward, backward
-    gather, scatter = state_seconds(p)
-    share = p.task.trainer.overlap.weights
-    return (
-        forward + np.maximum(share * gather, gather - forward),
-        backward + np.maximum(share * scatter, scatter - backward),
+    more_forward, more_backward = np.zeros(1), np.zeros(1)
+    if np.any(p.rows.offload):
+        more_forward, more_backward, _ = copies(p)
+    if np.any(p.states.each_backward):
+        gather, scatter = state_seconds(p)
+        share = p.task.trainer.overlap.weights
+        more_forward = more_forward + np.maximum(share * gather, gather - forward)
+        more_backward = more_backward + np.maximum(share * scatter, scatter - backward)
+    return forward + more_forward, backward + more_backward
+
+
+def copies(p: Prices) -> tuple[Array, Array, Array]:
+    """Copies of activations to host memory and back, as :func:`planner.cost.offload.activation_copies` says."""
+    forward = p.table.total_forward[p.key]
+    backward = p.table.total_backward[p.rows.recompute, p.key]
+    return activation_copies(p.task, leaving(p), forward, backward)
+
+
+def leaving(p: Prices) -> Array:
+    """Bytes of one micro-batch's activations that every block sends to host memory; ``(n, blocks)``.
+
+    What the head and the modules before it keep stays: it is wanted again at once.
+    """
+    saved = np.where(
+        p.rows.in_host("activations")[:, None], p.table.saved[p.rows.recompute, p.key], 0.0
     )
+    saved[:, -ends_of(p.task) :] = 0.0
+    return saved
+
+
+def ends_of(task: Task) -> int:
+    """How many of the last distinct blocks hold what is wanted again at once: the head, and modules before it."""
+    return 2 if task.model.mtp else 1
 
 
 def weight_seconds(p: Prices) -> Array:

@@ -67,6 +67,8 @@ class StateCost:
     temporary: Array
     """Bytes of temporaries for every parameter when activations are gone: of the optimizer, and what gradients take
     more before they are sharded, where they are reduced once a step."""
+    host: Array
+    """Bytes of host memory for every parameter."""
 
     def take(self, index: IntArray) -> StateCost:
         """The same for some of the candidates, or for repeated ones."""
@@ -83,7 +85,7 @@ def state_cost(task: Task, rows: Candidates, where: Mapping[AxisName, IntArray])
     """
     kinds = state_bytes(task)
     level = rows.sharding
-    ranks = np.stack([rows.shard_group, shard_ranks_expert(rows)]).astype(np.float64)
+    ranks = shard_ranks(rows)
 
     def shared(bytes_each: float, from_level: int) -> Array:
         return bytes_each / np.where(level >= from_level, ranks, 1.0)
@@ -107,7 +109,13 @@ def state_cost(task: Task, rows: Candidates, where: Mapping[AxisName, IntArray])
         update=moved * stepped / (chip.memory_bandwidth * chip.memory_efficiency),
         temporary=task.trainer.memory.optimizer_bytes * stepped
         + np.where(waiting, kinds.gradients * (1.0 - 1.0 / ranks), 0.0),
+        host=np.zeros_like(ranks),
     )
+
+
+def shard_ranks(rows: Candidates) -> Array:
+    """Ranks over which states are sharded: of dense and of expert weights; ``(2, n)``."""
+    return np.stack([rows.shard_group, shard_ranks_expert(rows)]).astype(np.float64)
 
 
 def shard_ranks_expert(rows: Candidates) -> IntArray:
@@ -127,7 +135,7 @@ def _traffic(
     """
     weight, grad = task.recipe.weight_bytes, kinds.gradients
     shard, copies = _members(task, rows, where)
-    ranks = np.stack([rows.shard_group, shard_ranks_expert(rows)]).astype(np.float64)
+    ranks = shard_ranks(rows)
     seconds = {
         kind: np.stack([_per_byte(task, kind, group) for group in shard])
         for kind in ("all-gather", "reduce-scatter", "all-reduce")

@@ -16,6 +16,7 @@ from planner.cost.activations import kept_share
 from planner.cost.bounds import stage_bound
 from planner.cost.makespan import adaptive_timings, makespan
 from planner.cost.memory import StageMemory, stage_memory
+from planner.cost.offload import host_room
 from planner.cost.orders import Schedule
 from planner.cost.prices import Prices, block_seconds, cut_of, weight_seconds
 from planner.units import Array, IntArray
@@ -47,6 +48,8 @@ class Exact:
     """Seconds."""
     memory: Array
     """Bytes on the fullest chip."""
+    host: Array
+    """Bytes of host memory for the chip that needs most."""
 
 
 def shapes(p: Prices) -> Iterator[IntArray]:
@@ -124,21 +127,27 @@ def memory_of_stages(p: Prices, blocks: IntArray) -> StageMemory:
 
 def exact(p: Prices) -> Exact:
     """Exact step and memory of all candidates, whatever their shapes."""
-    step, memory = np.empty(len(p.rows)), np.empty(len(p.rows))
+    step, memory, host = (np.empty(len(p.rows)) for _ in range(3))
     for index in shapes(p):
         part = p.take(index)
         times = stage_times(part)
         step[index] = step_seconds(part, times, makespans(part, times))
-        memory[index] = memory_of_stages(part, times.blocks).total.max(axis=1)
-    return Exact(step=step, memory=memory)
+        found = memory_of_stages(part, times.blocks)
+        memory[index], host[index] = found.total.max(axis=1), found.host.max(axis=1)
+    return Exact(step=step, memory=memory, host=host)
 
 
 def exact_memory(p: Prices) -> Array:
-    """Bytes on the fullest chip of all candidates, without their steps; ``(n,)``."""
-    memory = np.empty(len(p.rows))
+    """Bytes on the fullest chip of all candidates, without their steps; ``(n,)``.
+
+    Infinite where host memory does not hold what is moved there.
+    """
+    memory, room = np.empty(len(p.rows)), host_room(p.task)
     for index in shapes(p):
         part = p.take(index)
-        memory[index] = memory_of_stages(part, cut_of(part)).total.max(axis=1)
+        found = memory_of_stages(part, cut_of(part))
+        held = found.host.max(axis=1) <= room
+        memory[index] = np.where(held, found.total.max(axis=1), np.inf)
     return memory
 
 

@@ -130,6 +130,8 @@ Mebibytes: TypeAlias = Annotated[float, _number(Unit("MiB", "bytes", MIB, 1e-3, 
 """Bytes; a bare number is MiB."""
 MemoryRate: TypeAlias = Annotated[float, _number(Unit("GB/s", "bandwidth", GB, 50, 4e4)), _QUANTITY]
 """Bytes/s of a chip's own memory; a bare number is GB/s."""
+HostRate: TypeAlias = Annotated[float, _number(Unit("GB/s", "bandwidth", GB, 1, 4e3)), _QUANTITY]
+"""Bytes/s of a host's memory, one chip's share; a bare number is GB/s."""
 LinkRate: TypeAlias = Annotated[
     float,
     _number(Unit("GB/s", "bandwidth", GB, 0.01, 2000, " for one chip and direction")),

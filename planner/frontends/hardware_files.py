@@ -14,6 +14,7 @@ from planner.frontends.fields import (
     Description,
     Fraction,
     Gibibytes,
+    HostRate,
     LinkRate,
     Mebibytes,
     MemoryRate,
@@ -146,9 +147,13 @@ class ClusterFile(Description):
     chips_per_host: AtLeastOne
     """Chips that one host drives."""
     host_bandwidth_gbps: LinkRate = 25e9
-    """GB/s between a chip and host memory, one direction, achieved."""
+    """GB/s between a chip and host memory, one direction, achieved while the others are silent."""
+    host_sharers: AtLeastOne = 1
+    """Chips that share one link to the host."""
     host_memory_gib: Gibibytes | None = None
     """Host memory for one chip."""
+    host_memory_bandwidth_gbps: HostRate = 25e9
+    """GB/s of the host's memory for one chip, datasheet: that of all sockets divided by the chips."""
     levels: Annotated[list[LevelFile], Field(min_length=1, max_length=8)]
     """The network from the closest tier to the farthest."""
     assumed: list[str] = Field(default_factory=list)
@@ -300,7 +305,9 @@ def dump_cluster(cluster: Cluster) -> str:
         "num_chips": cluster.num_chips,
         "chips_per_host": cluster.chips_per_host,
         "host_bandwidth_gbps": _written(cluster.host_bandwidth, GB),
+        "host_sharers": cluster.host_sharers,
         "host_memory_gib": cluster.host_memory and _written(cluster.host_memory, GIB),
+        "host_memory_bandwidth_gbps": _written(cluster.host_memory_bandwidth, GB),
         "levels": [_level_data(level) for level in cluster.levels],
         "chip": _chip_data(cluster.chip),
         "assumed": list(cluster.assumed),

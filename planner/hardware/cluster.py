@@ -77,6 +77,18 @@ class Calibration:
     """The same of memory; None where the runs did not measure it."""
 
 
+@dataclass(frozen=True, slots=True)
+class Host:
+    """What one chip has of its host."""
+
+    rate: float
+    """Bytes/s between the chip and host memory, one direction."""
+    memory: float
+    """Bytes of host memory; infinite where nobody knows."""
+    bandwidth: float
+    """Bytes/s of the host's memory, datasheet."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
     """So many chips of one kind and the levels that join them."""
@@ -92,9 +104,13 @@ class Cluster:
     chips_per_host: int
     """Chips that one host drives; a job gets whole hosts."""
     host_bandwidth: float
-    """Bytes/s between a chip and its host's memory, one direction, achieved."""
+    """Bytes/s between a chip and its host's memory, one direction, achieved while the others are silent."""
+    host_sharers: int = 1
+    """Chips that share one link to the host."""
     host_memory: float | None = None
     """Bytes of host memory a chip, where known."""
+    host_memory_bandwidth: float = 25e9
+    """Bytes/s of the host's memory, datasheet, divided among its chips; left out, two sockets of DDR4 for 8 chips."""
     assumed: tuple[str, ...] = ()
     """What nobody stated or measured about this cluster, one clause each, to be shown with every answer."""
     sources: Mapping[str, str] = field(default_factory=dict, hash=False)
@@ -119,6 +135,23 @@ class Cluster:
                 inner = _evenly(level.size, unit if unit <= level.size else inner, self.num_chips)
                 groups.append(inner)
         return tuple(groups)
+
+    @property
+    def host(self) -> Host:
+        """What a chip has of its host while all chips of the job use theirs.
+
+        A job gets whole hosts: one that is smaller than a host has all of it.
+
+        Source: ZeRO-Infinity (arXiv 2104.07857), section 4: 12 GB/s for one V100 of a DGX-2 become 3 for each of 16.
+        """
+        idle = max(1.0, self.chips_per_host / self.num_chips)
+        bandwidth = self.host_memory_bandwidth * idle
+        sharers = min(self.host_sharers, self.num_chips)
+        return Host(
+            rate=min(self.host_bandwidth / sharers, bandwidth),
+            memory=math.inf if self.host_memory is None else self.host_memory * idle,
+            bandwidth=bandwidth,
+        )
 
     @property
     def depth(self) -> int:

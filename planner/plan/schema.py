@@ -104,6 +104,15 @@ class Degrees(Part):
     schedule: Literal[
         "gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zb-1p", "zb-2p", "zbv", "dualpipev"
     ]
+    offload: Literal[
+        "none",
+        "optimizer",
+        "states",
+        "activations",
+        "optimizer+activations",
+        "states+activations",
+    ] = "none"
+    """What is kept in host memory; ``states`` are weights, gradients and the optimizer's."""
     order: tuple[str, ...]
     """Axes from innermost (neighbouring chips) to outermost."""
     chips_used: int
@@ -139,6 +148,8 @@ class Stage(Part):
     memory: tuple[Term, ...]
     memory_total: float
     """Bytes; the sum of ``memory``."""
+    host: float = 0.0
+    """Bytes of host memory for a chip."""
 
 
 class Collective(Part):
@@ -310,8 +321,12 @@ class Plan(Part):
     """Bytes that nine of ten runs stay under; the verdict compares it with the limit."""
     memory_stage: int
     memory_limit: float
+    host_memory: float = 0.0
+    """Bytes of host memory for the chip that needs most of it."""
+    host_limit: float | None = None
+    """Bytes of host memory that a chip may use; None where nobody knows what there is."""
     fits: bool
-    """Whether ``memory_upper`` is within the limit."""
+    """Whether ``memory_upper`` and ``host_memory`` are within their limits."""
     derivations: dict[str, Derivation] = Field(default_factory=dict)
     """How numbers come about, by their ids: ``step.gradients``, ``memory.weights``, ``mfu``."""
     stages: tuple[Stage, ...]

@@ -33,11 +33,23 @@ def described(degrees: Degrees) -> list[str]:
     pieces.append(
         "no recompute" if degrees.recompute == "none" else f"{degrees.recompute} recompute"
     )
+    if degrees.offload != "none":
+        pieces.append(f"{IN_HOST[degrees.offload]} in host memory")
     if degrees.tp > 1 and not degrees.sequence_parallel:
         pieces.append("no sequence parallelism")
     if degrees.schedule not in ("1f1b", "interleaved") and degrees.pp > 1:
         pieces.append(f"{degrees.schedule} schedule")
     return pieces
+
+
+IN_HOST = {
+    "optimizer": "optimizer states",
+    "states": "weights and states",
+    "activations": "activations",
+    "optimizer+activations": "optimizer states and activations",
+    "states+activations": "weights, states and activations",
+}
+"""What a plan keeps in host memory, in words."""
 
 
 def states(degrees: Degrees) -> str:
@@ -77,6 +89,11 @@ def alternative_columns(rows: Sequence[Alternative], reasons: bool) -> list[Colu
     if len(set(sharded)) > 1:
         columns.append(
             Column(heading="states", cells=sharded, left=True, drop=3, styles=_same(sharded))
+        )
+    moved = [d.offload for d in layouts]
+    if any(word != "none" for word in moved):
+        columns.append(
+            Column(heading="in host", cells=moved, left=True, drop=5, styles=_same(moved))
         )
     over: list[Style] = ["" if row.fits else "bad" for row in rows]
     columns.append(Column(heading="GiB", cells=[gib(row.memory) for row in rows], styles=over))

@@ -99,6 +99,9 @@ def verdict(plan: Plan, width: int = VERDICT) -> list[Line]:
         f"{gib(plan.memory)} of {gib(plan.memory_limit)} GiB on the fullest chip (stage {plan.memory_stage})",
         f"at most {gib(plan.memory_upper)} in nine of ten runs",
     ]
+    if plan.host_memory:
+        most = "unknown" if plan.host_limit is None else gib(plan.host_limit)
+        memory.append(f"{gib(plan.host_memory)} of {most} GiB of host memory a chip")
     layout = described(plan.degrees)
     if plan.degrees.chips_used < plan.cluster.num_chips:
         layout.append(f"{plan.degrees.chips_used:,} of {plan.cluster.num_chips:,} chips used")
@@ -211,7 +214,10 @@ def searched(plan: Plan, width: int) -> list[Line]:
         )
         bound = f"Stopped early. {bound}" if proof.stopped else bound
     caution: Style = "" if proof.optimal else "caution"
-    return styled(flow([counts, bound], " ", width, "  ", INDENT), caution)
+    told = [counts, bound]
+    if plan.degrees.offload == "none" and not any("offload" in pin for pin in plan.pins):
+        told.append("Host memory was left out, as it fits without.")
+    return styled(flow(told, " ", width, "  ", INDENT), caution)
 
 
 def _next(steps: NextSteps, width: int) -> list[Line]:

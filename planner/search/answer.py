@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
+import numpy as np
+
+from planner.cost.offload import host_room
 from planner.cost.prices import Prices
 from planner.plan.asked import Asked
 from planner.plan.schema import (
@@ -24,7 +28,7 @@ from planner.plan.schema import (
 from planner.search.breakdown import Breakdown, breakdown, degrees_of, stages
 from planner.search.derive import derivations
 from planner.search.detail import block_plans
-from planner.search.engine import Outcome
+from planner.search.engine import Outcome, fits
 from planner.search.space import Space
 from planner.search.trust import memory_upper, noise, trust
 from planner.trainers.registry import notes
@@ -85,7 +89,7 @@ def _plan(
 ) -> Plan:
     b = breakdown(priced, 0)
     degrees = degrees_of(priced)
-    memory = float(b.memory.total[0].max())
+    memory, host = float(b.memory.total[0].max()), float(b.memory.host[0].max())
     tokens = task.recipe.tokens / b.step
     price = task.cluster.chip.price
     hours = degrees.chips_used * b.step / 3600.0
@@ -113,7 +117,9 @@ def _plan(
         memory_upper=memory_upper(task, memory),
         memory_stage=b.fullest,
         memory_limit=task.memory_limit,
-        fits=memory <= room(task),
+        host_memory=host,
+        host_limit=None if math.isinf(host_room(task)) else host_room(task),
+        fits=bool(fits(task, np.array(memory), np.array(host))),
         derivations=derivations(b),
         stages=stages(b),
         blocks=block_plans(b.prices),
@@ -121,7 +127,7 @@ def _plan(
         removed=removed,
         proof=proof,
         assumptions=header.assumptions,
-        warnings=_warnings(task, b, degrees, memory),
+        warnings=_warnings(task, b, degrees, memory, header.pins),
         hints=header.hints,
         trust=trust(task),
     )
@@ -260,7 +266,9 @@ def _reason(b: Breakdown, winner: Breakdown, difference: tuple[Term, ...]) -> st
     return f"{worst.label} {show_seconds(now)}, not {show_seconds(before)}"
 
 
-def _warnings(task: Task, b: Breakdown, degrees: Degrees, memory: float) -> tuple[str, ...]:
+def _warnings(
+    task: Task, b: Breakdown, degrees: Degrees, memory: float, pins: tuple[str, ...]
+) -> tuple[str, ...]:
     found = list(notes(task, b.prices.rows))
     most = memory_upper(task, memory)
     if memory <= task.memory_limit and most > NEAR_LIMIT * task.memory_limit:
@@ -273,4 +281,9 @@ def _warnings(task: Task, b: Breakdown, degrees: Degrees, memory: float) -> tupl
     idle = task.cluster.num_chips - degrees.chips_used
     if idle:
         found.append(f"{idle} of {task.cluster.num_chips} chips are left unused.")
+    if degrees.offload != "none":
+        if not any("offload" in pin for pin in pins):
+            found.append("Nothing fits on the chips alone: host memory is used, and it is slow.")
+        if math.isinf(host_room(task)):
+            found.append("Nobody says how much memory the hosts have: give host_memory_gib.")
     return tuple(found)

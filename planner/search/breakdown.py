@@ -7,11 +7,11 @@ from itertools import pairwise
 
 import numpy as np
 
-from planner.candidates import RECOMPUTE, SCHEDULES, SHARDING
+from planner.candidates import OFFLOAD, RECOMPUTE, SCHEDULES, SHARDING
 from planner.cost.block import FAMILIES
 from planner.cost.memory import TERMS, StageMemory
 from planner.cost.partition import by_stage, even_cut
-from planner.cost.prices import Prices, block_seconds, state_seconds
+from planner.cost.prices import Prices, block_seconds, copies, state_seconds
 from planner.cost.step import StageTimes, makespans, memory_of_stages, stage_times
 from planner.plan.schema import Degrees, Stage, Term
 from planner.units import Array
@@ -24,6 +24,7 @@ LABELS = {
     "ep": "ep all-to-alls",
     "weights": "weight gathers",
     "gradients": "dp gradients",
+    "offload": "host memory",
     "other": "optimizer, other",
     "bubble": "pipeline bubble",
     "sends": "pp sends",
@@ -69,6 +70,11 @@ class Breakdown:
         return next((term.value for term in self.terms if term.name == name), None)
 
     @property
+    def host_update(self) -> float:
+        """Seconds of the optimizer on the host; 0 where its states are on the chip."""
+        return _host_update(self.prices, self.times, self.last)
+
+    @property
     def fullest(self) -> int:
         """The stage that needs most memory."""
         return int(np.argmax(self.memory.total[0]))
@@ -92,6 +98,10 @@ def breakdown(prices: Prices, row: int) -> Breakdown:
     )
 
 
+def _host_update(p: Prices, times: StageTimes, stage: int) -> float:
+    return float(times.update[0, stage]) if p.rows.in_host("optimizer")[0] else 0.0
+
+
 def _work(times: StageTimes) -> Array:
     """Seconds of every stage for one micro-batch."""
     return np.asarray((times.forward + times.backward).sum(axis=-1)[0])
@@ -108,12 +118,15 @@ def _step_terms(p: Prices, times: StageTimes, makespan: float, unsent: float) ->
     after = times.exposed_states[0] + times.update[0]
     last = int(np.argmax(after))
     jitter = p.task.trainer.overhead.jitter if times.blocks.shape[0] > 1 else 0.0
+    away = _host_update(p, times, last)
+    moved = exposed_copies(p, counts)
     values = {
         "compute": m * float(counts @ (table.forward + table.backward)[key]),
         "recompute": m * float(counts @ table.recompute[mode, key]),
-        "weights": m * _exposed_gathers(p, counts),
+        "weights": m * (_exposed_gathers(p, counts) - moved),
+        "offload": m * moved + away,
         "gradients": float(times.exposed_states[0, last]),
-        "other": float(times.update[0, last]) + p.task.trainer.overhead.step,
+        "other": float(times.update[0, last]) - away + p.task.trainer.overhead.step,
         "jitter": makespan * jitter,
         "bubble": unsent - m * float(busy[stage]),
         "sends": makespan - unsent,
@@ -126,6 +139,7 @@ def _step_terms(p: Prices, times: StageTimes, makespan: float, unsent: float) ->
         * float(p.sends.hidden_boundaries(times.blocks.shape[0]).max()),
         "weights": m * float(sum((counts * s[0]).sum() for s in state_seconds(p)))
         - values["weights"],
+        "offload": m * (2.0 * float(counts @ copies(p)[2][0]) - moved),
     }
     for index, family in enumerate(FAMILIES):
         values[family] = m * float(table.exposed[index, :, key].sum(axis=0) @ counts)
@@ -137,6 +151,12 @@ def _step_terms(p: Prices, times: StageTimes, makespan: float, unsent: float) ->
         Term(name=f"step.{n}", label=LABELS[n], value=values[n], hidden=hidden.get(n, 0.0))
         for n in shown
     )
+
+
+def exposed_copies(p: Prices, counts: Array) -> float:
+    """Exposed seconds of activations' way to host memory and back, one micro-batch on a stage of these blocks."""
+    there, back, _ = copies(p)
+    return float(counts @ (there + back)[0])
 
 
 def _matters(value: float, hidden: float, whole: float) -> bool:
@@ -163,6 +183,7 @@ def degrees_of(p: Prices, row: int = 0) -> Degrees:
         recompute=RECOMPUTE[int(rows.recompute[row])],
         sequence_parallel=bool(rows.sp[row]),
         schedule=SCHEDULES[int(rows.schedule[row])],
+        offload=OFFLOAD[int(rows.offload[row])],  # type: ignore[arg-type]
         order=order,
         chips_used=int(rows.ranks[row]),
     )
@@ -187,6 +208,7 @@ def stages(b: Breakdown) -> tuple[Stage, ...]:
             in_flight=float(b.memory.in_flight[0, stage]),
             memory=memory_terms(b, stage),
             memory_total=float(b.memory.total[0, stage]),
+            host=float(b.memory.host[0, stage]),
         )
         for stage in range(pp)
     )

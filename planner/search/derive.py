@@ -11,7 +11,7 @@ from typing import TypeAlias
 from planner.cost.block import FAMILIES
 from planner.cost.prices import state_seconds
 from planner.plan.derivation import Derivation, Quantity, Unit, named
-from planner.search.breakdown import Breakdown
+from planner.search.breakdown import Breakdown, exposed_copies
 from planner.search.derive_memory import memory_derivations
 
 Derivations: TypeAlias = "dict[str, Derivation]"
@@ -96,6 +96,7 @@ def _once(b: Breakdown) -> Derivations:
     times, trainer, last = b.times, b.prices.task.trainer, b.last
     once = float((times.exposed_states + times.hidden_states)[0, last])
     room = float((times.forward + times.backward)[0, last].sum())
+    update = 0.0 if b.host_update else float(times.update[0, last])
     traffic = _derived(
         b,
         "gradients",
@@ -113,10 +114,24 @@ def _once(b: Breakdown) -> Derivations:
         "The optimizer's pass over its states, and what every step takes besides.",
         "update + overhead",
         source=trainer.overhead.source,
-        update=_seconds(float(times.update[0, last]), "states read and written once"),
+        update=_seconds(update, "states read and written once; 0 where the host does it"),
         overhead=_seconds(trainer.overhead.step, "data, logging, gradient norm, launches"),
     )
-    return traffic | other
+    counts = times.blocks[b.busiest].sum(axis=0)
+    offload = _derived(
+        b,
+        "offload",
+        "What host memory costs: activations on their way there and back, as far as a layer does not hide it, and the "
+        "optimizer on the host, which copies of gradients and weights run beside.",
+        "micro_batches * copies + update",
+        source=trainer.offload.source,
+        micro_batches=_count(float(b.prices.micro_batches[0]), "micro-batches"),
+        copies=_seconds(
+            exposed_copies(b.prices, counts), "of one micro-batch on the busiest stage"
+        ),
+        update=_seconds(b.host_update, "states read and written at the host's memory bandwidth"),
+    )
+    return traffic | other | offload
 
 
 def _schedule(b: Breakdown) -> Derivations:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from planner.cost.memory import TERMS
+from planner.cost.prices import leaving
 from planner.plan.derivation import Derivation, Quantity, named
 from planner.search.breakdown import Breakdown, memory_terms
 from planner.search.trust import memory_upper
@@ -44,7 +45,35 @@ def memory_derivations(b: Breakdown) -> dict[str, Derivation]:
         value=most,
         unit="B",
     )
-    return kept
+    return kept | _host(b)
+
+
+def _host(b: Breakdown) -> dict[str, Derivation]:
+    """Host memory of the chip that needs most of it, where a plan keeps something there."""
+    needed = b.memory.host[0]
+    if not needed.any():
+        return {}
+    stage = int(needed.argmax())
+    p, table = b.prices, b.prices.table
+    held = b.times.blocks[stage].sum(axis=0)
+    dense, expert = (float(part[p.key[0]] @ held) for part in (table.dense, table.expert))
+    inputs = {
+        "parameters": _count(dense, f"of stage {stage} on this chip"),
+        "bytes_each": _bytes(float(p.states.host[0, 0]), "states in host memory, sharded"),
+        "expert_parameters": _count(expert, "of experts"),
+        "expert_bytes_each": _bytes(float(p.states.host[1, 0]), "the same of experts"),
+        "in_flight": _count(float(b.memory.in_flight[0, stage]), "micro-batches in flight"),
+        "micro_batch": _bytes(float(leaving(p)[0] @ held), "activations that leave the chip"),
+    }
+    found = Derivation(
+        meaning=f"Host memory for a chip of stage {stage}.",
+        formula="parameters * bytes_each + expert_parameters * expert_bytes_each + in_flight * micro_batch",
+        inputs=named(inputs),
+        value=float(needed[stage]),
+        unit="B",
+        source=p.task.trainer.offload.source,
+    )
+    return {"host": found}
 
 
 def _states(b: Breakdown) -> dict[str, Derivation]:

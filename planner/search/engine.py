@@ -17,12 +17,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from planner.candidates import Candidates
-from planner.cost.memory import memory_bound
+from planner.cost.memory import host_bound, memory_bound
+from planner.cost.offload import host_room
 from planner.cost.prices import Prices, prices, step_bound
 from planner.cost.step import exact, tight_bound
 from planner.cost.table import BlockTable, block_table
 from planner.search.pins import Pins
-from planner.search.space import Space, build_space
+from planner.search.space import Space, build_space, with_offload
 from planner.trainers.trainer import Task
 from planner.trainers.trust import room
 from planner.units import Array, BoolArray, IntArray
@@ -33,7 +34,7 @@ SIMULATED = 8
 """Candidates whose schedules are simulated together."""
 SLICE = 1 << 15
 """Candidates bounded at a time; keeps the arrays of one pass in cache."""
-SAME = ("dp", "tp", "pp", "cp", "ep", "etp", "vpp", "micro_batch", "recompute")
+SAME = ("dp", "tp", "pp", "cp", "ep", "etp", "vpp", "micro_batch", "recompute", "offload")
 """Candidates that agree on these are one row of the answer: the best of them is shown."""
 
 
@@ -86,6 +87,9 @@ def search(
 ) -> Outcome:
     """The fastest candidates that fit.
 
+    Layouts that keep something in host memory are looked at where a pin is on it, and where nothing fits on the chips
+    alone: copies over the host's links are less well known than what runs on the chips.
+
     Args:
         task: the question.
         pins: restrictions of the space.
@@ -99,11 +103,25 @@ def search(
     """
     deadline = time.monotonic() + time_limit
     task = replace(task, copy_kv=task.copy_kv or pins.copy_kv)
+    whole = space is None
     space = space or build_space(task, pins)
+    found = _search(task, space, top, deadline, progress)
+    if found.best is not None or found.stopped or not whole or pins.on(("offload",)):
+        return found
+    return _search(task, with_offload(task, pins, space), top, deadline, progress)
+
+
+def _search(
+    task: Task,
+    space: Space,
+    top: int,
+    deadline: float,
+    progress: Callable[[Progress], None] | None,
+) -> Outcome:
     task = replace(task, operators=space.operators)
     bounded = bound_all(task, space.candidates)
-    bounds, fits = bounded.step, bounded.fits
-    index = np.flatnonzero(fits)
+    bounds, fit = bounded.step, bounded.fits
+    index = np.flatnonzero(fit)
     index = index[preference(space.candidates.take(index), bounds[index])]
     state = _Incumbents(task, space.candidates, bounded, index, top)
     stopped = False
@@ -117,7 +135,7 @@ def search(
                 progress(state.progress())
     except KeyboardInterrupt:
         stopped = True
-    return state.outcome(space, int(fits.sum()), stopped=stopped)
+    return state.outcome(space, int(fit.sum()), stopped=stopped)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -150,8 +168,13 @@ def bound_all(task: Task, candidates: Candidates) -> Bounded:
         part = slice(start, start + SLICE)
         priced = bounded.priced(task, candidates, part)
         bounded.step[part] = step_bound(priced)
-        bounded.fits[part] = memory_bound(priced) <= room(task)
+        bounded.fits[part] = fits(task, memory_bound(priced), host_bound(priced))
     return bounded
+
+
+def fits(task: Task, memory: Array, host: Array) -> BoolArray:
+    """Whether chips hold the upper quantile of their memory, and hosts what is moved to them; shapes broadcast."""
+    return np.asarray((memory <= room(task)) & (host <= host_room(task)))
 
 
 def preference(rows: Candidates, value: Array) -> IntArray:
@@ -169,6 +192,7 @@ def preference(rows: Candidates, value: Array) -> IntArray:
         rows.shard_group,
         rows.sharding,
         rows.recompute,
+        rows.offload,
         rows.micro_batch,
         rows.vpp,
         rows.etp,
@@ -232,8 +256,8 @@ class _Incumbents:
                 return
             found = exact(priced.take(some))
             self.refined += len(some)
-            fits = found.memory <= room(self.task)
-            self._add(batch[some][fits], found.step[fits], found.memory[fits])
+            fit = fits(self.task, found.memory, found.host)
+            self._add(batch[some][fit], found.step[fit], found.memory[fit])
 
     def _may_enter(self, bounds: Array) -> BoolArray:
         """Which of these could be among the best: better than the worst of them, or as good and preferred."""

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from planner.candidates import RECOMPUTE, SCHEDULES, SHARDING
+from planner.candidates import OFFLOAD, RECOMPUTE, SCHEDULES, SHARDING
 from planner.errors import Fault, PlannerError, listed, nearest
 from planner.graph.model import Model
 from planner.plan.schema import Degrees
@@ -32,6 +32,7 @@ NAMES: dict[str, str] = {
     "sequence-parallel": "sp",
     "order": "order",
     "schedule": "schedule",
+    "offload": "offload",
 }
 """From the word of a pin to the column of the candidates' table."""
 OTHER = ("kv-heads",)
@@ -48,6 +49,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "recompute": RECOMPUTE,
     "schedule": SCHEDULES,
     "sharding": SHARDING,
+    "offload": OFFLOAD,
     "sp": ("off", "on"),
 }
 
@@ -66,6 +68,12 @@ class Pin:
     def keeps(self, column: IntArray) -> BoolArray:
         """True where a column's values satisfy the pin."""
         return _COMPARE[self.compare](column, self.value)
+
+
+ANY_OFFLOAD = Pin("offload=any", "offload", ">=", 0)
+"""Opens the space to everything that a trainer can keep in host memory."""
+SOME_OFFLOAD = Pin("offload>none", "offload", ">", 0)
+"""The same without the layouts that keep nothing there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +198,8 @@ def _parse(text: str, trainer: Trainer, model: Model | None) -> Pin | OperatorPi
         close = listed(nearest(word, [*NAMES, *OTHER]))
         raise PlannerError.of("N01", f"no pin named '{match[1]}'. Did you mean {close}?")
     column = NAMES[word]
+    if (column, compare, value.lower()) == ("offload", "=", "any"):
+        return ANY_OFFLOAD
     return Pin(text.strip(), column, compare, _value(text, column, compare, value, trainer))
 
 
@@ -213,8 +223,11 @@ def _value(text: str, column: str, compare: str, value: str, trainer: Trainer) -
     truth = {"true": "on", "1": "on", "yes": "on", "false": "off", "0": "off", "no": "off"}
     word = truth.get(word, word) if column == "sp" else word
     if word not in lowered:
-        raise PlannerError.of("N02", f"pin '{text}': {value} is none of {listed(choices)}.")
-    if compare != "=" and column in ("sp", "order", "schedule"):
+        more = ("any",) if column == "offload" else ()
+        raise PlannerError.of(
+            "N02", f"pin '{text}': {value} is none of {listed((*choices, *more))}."
+        )
+    if compare != "=" and column in ("sp", "order", "schedule", "offload"):
         raise PlannerError.of("N02", f"pin '{text}': only = makes sense for {column}.")
     return lowered.index(word)
 

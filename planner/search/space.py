@@ -7,15 +7,15 @@ known, and counts every layout that it removes, those included that later column
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from itertools import product
 from typing import TypeAlias
 
 import numpy as np
 
-from planner.candidates import FOLDED, LOOPED, RECOMPUTE, SCHEDULES, Candidates
+from planner.candidates import FOLDED, LOOPED, RECOMPUTE, SCHEDULES, Candidates, concatenate
 from planner.graph.placement import Chosen
-from planner.search.pins import Pins
+from planner.search.pins import SOME_OFFLOAD, Pins
 from planner.search.semi_automatic import plan_operators
 from planner.trainers.rules import STEPS, step_of
 from planner.trainers.rules.pipeline import cut_places
@@ -110,6 +110,20 @@ def build_space(task: Task, pins: Pins) -> Space:
     return Space(planned.rows, searched - lost, removed, planned.task.operators)
 
 
+def with_offload(task: Task, pins: Pins, space: Space) -> Space:
+    """A space without offload, and every layout that keeps something in host memory."""
+    more = build_space(task, replace(pins, pins=(*pins.pins, SOME_OFFLOAD)))
+    names = {*space.removed, *more.removed}
+    plan = more.candidates.operators
+    plan = np.where(plan > 0, plan + len(space.operators) - 1, plan)
+    return Space(
+        concatenate([space.candidates, replace(more.candidates, operators=plan)]),
+        space.searched + more.searched,
+        {name: space.removed.get(name, 0) + more.removed.get(name, 0) for name in names},
+        (*space.operators, *more.operators[1:]),
+    )
+
+
 def _later(choices: list[_Choices], meshes: int) -> list[IntArray]:
     """For every step from the degrees on, the layouts that the columns after it make of one row of a mesh."""
     many = [np.ones(meshes, dtype=np.int64)]
@@ -181,6 +195,7 @@ class _Options:
             self._choices(("sp",), tp > 1, self._sequence_parallel),
             self._choices(("sharding", "shard_group", "order"), states, self._states),
             self._choices(("recompute",), alike, self._recompute),
+            self._choices(("offload",), alike, self._offload),
         ]
 
     def _choices(
@@ -256,6 +271,11 @@ class _Options:
 
     def _recompute(self, _: int) -> _Values:
         return ((RECOMPUTE.index(mode),) for mode in self.task.trainer.recompute)
+
+    def _offload(self, _: int) -> _Values:
+        """What is kept in host memory; nothing, unless a pin speaks of it."""
+        kinds = self.task.trainer.offload.kinds if self.pins.on(("offload",)) else (0,)
+        return ((kind,) for kind in self._pinned("offload", kinds))
 
 
 def _ramp(counts: IntArray) -> IntArray:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from planner.trainers.rules import choose
-from planner.trainers.trainer import Memory, Overhead, Overlap, Trainer
+from planner.trainers.trainer import Memory, Offload, Overhead, Overlap, Trainer
 from planner.units import GIB, MS, US
 
 FSDP = Trainer(
@@ -69,6 +69,19 @@ FSDP = Trainer(
             "operator: between Megatron of 2021 and Transformer Engine (assumed)"
         ),
     ),
+    offload=Offload(
+        kinds=(0, 1, 2, 3, 4, 5),
+        gradients=True,
+        gradient_bytes=2.0,
+        weight_bytes=2.0,
+        states_from=3,
+        checkpoints=True,
+        source=(
+            "DeepSpeed offload_optimizer (ZeRO-Offload: 16-bit gradients down, 16-bit weights up) and offload_param "
+            "(ZeRO-3 only); cpu_checkpointing and its likes move the checkpoints of full recompute; share of copies "
+            "that show: assumed"
+        ),
+    ),
     rules=choose(
         "chips",
         "has-tp",
@@ -92,6 +105,9 @@ FSDP = Trainer(
         "shard-group-ring",
         "ring-needs-fsdp",
         "recompute",
+        "offload",
+        "offload-states",
+        "offload-activations",
     ),
     source="Accelerate 1.15 ParallelismConfig and DeepSpeed 0.19.8 DeepSpeedConfig run on a CPU",
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from planner.trainers.rules import choose
-from planner.trainers.trainer import Memory, Overhead, Overlap, Trainer
+from planner.trainers.trainer import Memory, Offload, Overhead, Overlap, Trainer
 from planner.units import GIB, MS, US
 
 MEGATRON = Trainer(
@@ -85,6 +85,14 @@ MEGATRON = Trainer(
             "memory-bound traffic 1.0 by definition of the fit"
         ),
     ),
+    offload=Offload(
+        kinds=(0, 1, 3, 4),
+        source=(
+            "--optimizer-cpu-offload with the distributed optimizer, gradients kept in the chip's buffer; "
+            "--cpu-offloading-num-layers: one stage, no recompute, no CUDA graphs (transformer_config); share of "
+            "copies that show: assumed"
+        ),
+    ),
     rules=choose(
         "chips",
         "order",
@@ -116,6 +124,9 @@ MEGATRON = Trainer(
         "shard-group",
         "hybrid-sharding",
         "recompute",
+        "offload",
+        "offload-states",
+        "offload-activations",
     ),
     source="Megatron-LM 0.19.2, its argument parser and parallel_state run on a CPU with fake groups",
 )

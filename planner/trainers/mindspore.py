@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from planner.trainers.rules import choose
-from planner.trainers.trainer import Memory, Overhead, Overlap, Trainer
+from planner.trainers.trainer import Memory, Offload, Overhead, Overlap, Trainer
 from planner.units import GIB, MS, US
 
 MINDSPORE = Trainer(
@@ -77,6 +77,13 @@ MINDSPORE = Trainer(
         jitter=0.02,
         source="step and jitter from NVIDIA rows; graph mode launches from the device, so little a layer (assumed)",
     ),
+    offload=Offload(
+        kinds=(0, 3),
+        source=(
+            "MindFormers swap_config (layer_swap) prefetches activations; taken without recompute and on one stage, "
+            "as nothing measured tells more"
+        ),
+    ),
     rules=choose(
         "chips",
         "whole-servers",
@@ -107,6 +114,9 @@ MINDSPORE = Trainer(
         "shard-group",
         "hybrid-sharding",
         "recompute",
+        "offload",
+        "offload-states",
+        "offload-activations",
     ),
     source="MindFormers 1.9.0 rules and MindSpore 2.10 compiler run on a CPU with simulated devices",
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from planner.trainers.rules import choose
-from planner.trainers.trainer import EVERY_SECOND, Memory, Overhead, Overlap, Trainer
+from planner.trainers.trainer import EVERY_SECOND, Memory, Offload, Overhead, Overlap, Trainer
 from planner.units import GIB, MS, US
 
 TORCHTITAN = Trainer(
@@ -80,6 +80,14 @@ TORCHTITAN = Trainer(
             "operator: less than eager code, as compiled code launches fewer kernels (assumed)"
         ),
     ),
+    offload=Offload(
+        kinds=(0, 2),
+        gradients=True,
+        source=(
+            "training.enable_cpu_offload: FSDP2's CPUOffloadPolicy keeps fp32 shards of weights, gradients and states "
+            "in pinned memory; fp32 is copied and cast on the chip (torch 2.13 fully_shard)"
+        ),
+    ),
     rules=choose(
         "chips",
         "order",
@@ -112,6 +120,9 @@ TORCHTITAN = Trainer(
         "hybrid-sharding",
         "shard-group-ring",
         "recompute",
+        "offload",
+        "offload-states",
+        "offload-activations",
     ),
     source="torchtitan 0.3.0, its parser and ParallelDims run on a CPU; issues #775, #4258, #4794",
 )

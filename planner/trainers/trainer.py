@@ -69,6 +69,30 @@ class Overlap:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Offload:
+    """What a trainer can keep in host memory, and how it gets there and back."""
+
+    kinds: tuple[int, ...] = (0,)
+    """Indices into ``OFFLOAD``."""
+    gradients: bool = False
+    """Sharded gradients follow the optimizer's states to the host as they are reduced, each micro-batch; otherwise
+    they stay on the chip and are copied once a step."""
+    gradient_bytes: float = 4.0
+    """Bytes of a gradient as it is copied."""
+    weight_bytes: float | None = None
+    """Bytes of a weight in host memory as it is copied for use, beside the optimizer's own; None where the optimizer's
+    fp32 copy is what is copied."""
+    states_from: int = 2
+    """Least state sharding with which weights can leave the chip."""
+    checkpoints: bool = False
+    """Activations leave the chip as checkpoints of full recompute; otherwise as they are, without recompute and on
+    one stage."""
+    exposed: float = 0.1
+    """Share of the copies of activations that nothing hides although compute is long enough."""
+    source: str = "cannot keep anything in host memory"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Overhead:
     """Time that no operator accounts for."""
 
@@ -140,6 +164,7 @@ class Trainer:
     memory: Memory
     overlap: Overlap
     overhead: Overhead
+    offload: Offload
     rules: tuple[Rule, ...]
     source: str
 

@@ -13,7 +13,7 @@ import numpy as np
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from planner.candidates import SCHEDULES, Candidates
+from planner.candidates import OFFLOAD, SCHEDULES, Candidates
 from planner.graph.architecture import Architecture, Attention, Experts, LatentAttention, Layer, Mlp
 from planner.graph.blocks import build_model
 from planner.hardware.chip import Chip
@@ -27,9 +27,9 @@ from planner.trainers.trainer import Task
 MORE = float(os.environ.get("MORE_EXAMPLES", "1"))
 """Factor on the examples of random tests of cost and search: ``MORE_EXAMPLES=20 python -m pytest tests/search``."""
 COLUMNS = tuple(name for name in Candidates.__dataclass_fields__ if name != "operators")
-LAYOUT = ("dp", "tp", "pp", "cp", "ep", "etp", "vpp", "micro_batch", "recompute")
+LAYOUT = ("dp", "tp", "pp", "cp", "ep", "etp", "vpp", "micro_batch", "recompute", "offload")
 """Rows that agree on these are one layout of the answer."""
-TIES = ("tp", "pp", "cp", "ep", "etp", "vpp", "micro_batch", "recompute")
+TIES = ("tp", "pp", "cp", "ep", "etp", "vpp", "micro_batch", "offload", "recompute")
 TIES += ("sharding", "shard_group", "sp", "order")
 MOST_MICRO_BATCH = 32
 PRECISIONS = ("bf16", "fp16", "fp8", "fp32")
@@ -95,6 +95,7 @@ def clusters(draw, most: int = 16) -> Cluster:
         levels=levels,
         chips_per_host=host,
         host_bandwidth=5e10,
+        host_memory=3e7,
     )
 
 
@@ -215,8 +216,9 @@ def pins(draw, task: Task, most: int = 3) -> tuple[str, ...]:
         "sp": st.sampled_from(["on", "off"]),
         "order": st.sampled_from(["-".join(order) for order in task.trainer.orders]),
         "schedule": st.sampled_from(["gpipe", "1f1b", "interleaved"]),
+        "offload": st.sampled_from(["any", *OFFLOAD]),
     }
-    only_equal = {"sp", "order", "schedule"}
+    only_equal = {"sp", "order", "schedule", "offload"}
     chosen = draw(st.lists(st.sampled_from(sorted(values)), max_size=most, unique=True))
     compares = st.sampled_from(["=", "=", "<=", ">=", "<", ">"])
     return tuple(
@@ -251,6 +253,9 @@ def enumerated(task: Task, pins=()) -> Candidates:
     chunks += [(v, SCHEDULES.index("interleaved")) for v in range(2, task.model.num_layers + 3)]
     batches = [b for b in range(1, MOST_MICRO_BATCH + 1) if batch % b == 0]
     batches = [fixed["micro_batch"]] if "micro_batch" in fixed else batches
+    moved = {0}
+    if any(text.startswith("offload") for text in pins):
+        moved = {*task.trainer.offload.kinds, fixed.get("offload", 0)}
     found = []
     for dp, tp, pp, cp in product(numbers, repeat=4) if count <= 4 else _factors(count):
         if dp * tp * pp * cp != count:
@@ -264,11 +269,12 @@ def enumerated(task: Task, pins=()) -> Candidates:
             range(4),
             range(len(task.trainer.orders)) if pp > 1 and dp > 1 else (0,),
             range(3),
+            moved,
         )
-        for ep, etp, (vpp, schedule), mbs, sp, sharding, order, recompute in columns:
+        for ep, etp, (vpp, schedule), mbs, sp, sharding, order, recompute, away in columns:
             for group in _groups(dp * cp, sharding, fixed):
                 row = (dp, tp, pp, cp, ep, etp, vpp, mbs, sharding, group, recompute, sp, order)
-                found.append((*row, schedule))
+                found.append((*row, schedule, away))
     return table(found)
 
 
@@ -300,7 +306,7 @@ def space_of(task: Task, pins=()) -> Candidates:
 
 def opens(texts) -> bool:
     """Whether pins add rows that are not looked at without them."""
-    names = ("schedule", "shard-group", "etp", "micro-batch")
+    names = ("schedule", "shard-group", "etp", "micro-batch", "offload")
     return any(text.startswith(names) for text in texts)
 
 

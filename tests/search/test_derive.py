@@ -11,6 +11,12 @@ LAYOUTS = {
     "pipeline": ("llama-3-70b", "h100-sxm:64", "megatron", {"tp": 8, "pp": 4, "recompute": "full"}),
     "sharded": ("llama-3-8b", "h100-sxm:16", "torchtitan", {"zero": 3, "recompute": "selective"}),
     "experts": ("mixtral-8x7b", "a100-sxm-80gb:32", "megatron", {"tp": 2, "ep": 8, "pp": 2}),
+    "offload": (
+        "llama-3-8b",
+        "rtx-4090:2",
+        "deepspeed",
+        {"zero": 3, "recompute": "full", "offload": "states+activations"},
+    ),
     "ring": ("llama-3-8b", "h100-sxm:32", "megatron", {"cp": 4, "tp": 2, "pp": 2, "vpp": 2}),
 }
 
@@ -40,6 +46,8 @@ def test_every_shown_number_has_a_derivation(priced: Plan) -> None:
         "tokens-per-chip": priced.tokens_per_second_per_chip,
         "price": priced.price_per_million_tokens,
     }
+    if priced.host_memory:
+        shown["host"] = priced.host_memory
     assert {name: how.value for name, how in priced.derivations.items()} == pytest.approx(shown)
 
 

@@ -7,7 +7,15 @@ from typing import Any
 
 import pytest
 
-from planner.candidates import RECOMPUTE, SCHEDULES, SHARDING, Candidates, concatenate, single
+from planner.candidates import (
+    OFFLOAD,
+    RECOMPUTE,
+    SCHEDULES,
+    SHARDING,
+    Candidates,
+    concatenate,
+    single,
+)
 from planner.graph.architecture import Architecture, Attention, Experts, LatentAttention, Layer, Mlp
 from planner.graph.blocks import build_model
 from planner.graph.model import Model
@@ -17,7 +25,12 @@ from planner.recipe import Recipe
 from planner.trainers.registry import get_trainer
 from planner.trainers.trainer import Task
 
-NAMED = {"schedule": SCHEDULES, "sharding": SHARDING, "recompute": RECOMPUTE}
+NAMED = {
+    "schedule": SCHEDULES,
+    "sharding": SHARDING,
+    "recompute": RECOMPUTE,
+    "offload": OFFLOAD,
+}
 
 
 def _attention(facts: dict[str, Any]) -> Attention | LatentAttention:

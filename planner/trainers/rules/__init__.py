@@ -8,7 +8,16 @@ from __future__ import annotations
 
 from planner.candidates import Candidates
 from planner.errors import Fault
-from planner.trainers.rules import batch, degrees, experts, features, pipeline, sequence, sizes
+from planner.trainers.rules import (
+    batch,
+    degrees,
+    experts,
+    features,
+    offload,
+    pipeline,
+    sequence,
+    sizes,
+)
 from planner.trainers.trainer import Rule, Task
 from planner.trainers.wording import every
 from planner.units import BoolArray
@@ -24,6 +33,7 @@ STEPS: tuple[frozenset[str], ...] = (
     frozenset({"sp"}),
     frozenset({"sharding", "shard_group", "order"}),
     frozenset({"recompute"}),
+    frozenset({"offload"}),
 )
 """Columns in the order in which the search builds them."""
 
@@ -43,6 +53,7 @@ RULES: tuple[Rule, ...] = tuple(
             *batch.RULES,
             *experts.RULES,
             *features.RULES,
+            *offload.RULES,
         ),
         key=step_of,
     )

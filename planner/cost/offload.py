@@ -1,0 +1,108 @@
+"""Offload to host memory: what leaves the chip, what the copies and the update on the host cost.
+
+Copies run both ways at once at :attr:`planner.hardware.cluster.Host.rate`, the rate that all chips of a host reach
+together. The optimizer steps where its states are, at the host's memory bandwidth.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from planner.candidates import Candidates
+from planner.cost.states import GRADIENTS, OPTIMIZER, WEIGHTS, StateCost, shard_ranks, state_bytes
+from planner.trainers.trainer import Task
+from planner.units import Array
+
+HOST_EFFICIENCY = 0.45
+"""Share of the host's memory bandwidth that an optimizer on its CPUs reaches. Source: ZeRO-Offload (arXiv 2101.06840),
+table 4: CPU-Adam takes 0.22, 0.51, 1.03, 2.41 and 2.57 s for 1, 2, 4, 8 and 10 G parameters of 30 bytes each on two
+Xeon 8168, 256 GB/s."""
+HOST_SHARE = 0.9
+"""Share of host memory that a plan may fill; the rest is the system's and the data loader's (assumed)."""
+HOST_GRADIENT = 4.0
+"""Bytes of a gradient beside the optimizer's states in host memory. Source: DeepSpeed's estimator, 16 bytes a parameter
+with Adam's 12."""
+IN_TRANSIT = 2.0
+"""Layers whose activations are on the chip while the others are in host memory: one computes, one is copied."""
+
+
+def host_room(task: Task) -> float:
+    """Bytes of host memory that a chip may fill; infinite where nobody knows what there is."""
+    return HOST_SHARE * task.cluster.host.memory
+
+
+def offloaded(task: Task, rows: Candidates, cost: StateCost) -> StateCost:
+    """States as they are where some of them are in host memory.
+
+    Gradients go down and updated weights come up once a step, beside the update; where the trainer streams sharded
+    gradients they go down behind every backward pass. Weights in host memory come up for every pass that gathers them.
+
+    Args:
+        task: the question.
+        rows: the candidates.
+        cost: their states with everything on the chip.
+
+    Source: ZeRO-Offload (arXiv 2101.06840), section 4; ZeRO-Infinity (arXiv 2104.07857), section 5.
+    """
+    if not np.any(rows.offload):
+        return cost
+    way, host, kinds, recipe = (
+        task.trainer.offload,
+        task.cluster.host,
+        state_bytes(task),
+        task.recipe,
+    )
+    level = rows.sharding
+    optimizer, states = rows.in_host("optimizer"), rows.in_host("states")
+    streams = optimizer & way.gradients & (level >= GRADIENTS)
+    stepped = 1.0 / np.where(level >= OPTIMIZER, shard_ranks(rows), 1.0)
+    copied = 4.0 if way.weight_bytes is None else way.weight_bytes
+    up, down = copied * stepped / host.rate, way.gradient_bytes * stepped / host.rate
+    moved = kinds.gradients + 2.0 * kinds.optimizer + recipe.weight_bytes
+    update = moved * stepped / (HOST_EFFICIENCY * host.bandwidth)
+    update = np.maximum(update, np.where(states, 0.0, recipe.weight_bytes * stepped / host.rate))
+    update = np.maximum(update, np.where(streams, 0.0, down))
+    again = np.where(states & (level == WEIGHTS), up, 0.0)
+    kept = np.where(kinds.weights == 0.0, recipe.weight_bytes, kinds.weights) * stepped
+    low = optimizer & ~states & (level == WEIGHTS)
+    beside = 0.0 if way.weight_bytes is None else way.weight_bytes
+    return replace(
+        cost,
+        weights=np.where(states, 0.0, np.where(low, kept, cost.weights)),
+        gradients=np.where(streams, 0.0, cost.gradients),
+        optimizer=np.where(optimizer, 0.0, cost.optimizer),
+        each_forward=cost.each_forward + np.where(states, up, 0.0),
+        each_backward=cost.each_backward + np.maximum(np.where(streams, down, 0.0), again),
+        update=np.where(optimizer, update, cost.update),
+        temporary=cost.temporary
+        - np.where(optimizer, task.trainer.memory.optimizer_bytes * stepped, 0.0),
+        host=np.where(optimizer, cost.optimizer + HOST_GRADIENT * stepped, 0.0)
+        + np.where(states, beside * stepped, 0.0),
+    )
+
+
+def activation_copies(
+    task: Task, left: Array, forward: Array, backward: Array
+) -> tuple[Array, Array, Array]:
+    """Seconds of copying what blocks keep: exposed forwards, exposed backwards, and of one direction in all.
+
+    Down behind the block's forward pass, up behind its backward pass: exposed is a share, or what exceeds the block's
+    time if that is more.
+
+    Args:
+        task: the question.
+        left: bytes of every block that leave the chip.
+        forward: seconds of every block.
+        backward: the same backwards.
+
+    Shapes: ``(n, blocks)`` each.
+    """
+    share = task.trainer.offload.exposed
+    copy = left / task.cluster.host.rate
+    return (
+        np.maximum(share * copy, copy - forward),
+        np.maximum(share * copy, copy - backward),
+        copy,
+    )
