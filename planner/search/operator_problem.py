@@ -42,7 +42,11 @@ class Wish:
     micro_batches: int = 1
     """Micro-batches a step; gradients are reduced once for all of them."""
     memory_limit: float | None = None
-    """Bytes a rank for the block's states and saved activations; None where memory is no matter."""
+    """Bytes a rank for the states and saved activations of all layers; None where memory is no matter."""
+    layers: int = 1
+    """Layers of this block on a rank: a pipeline stage holds so many, all alike."""
+    in_flight: float = 1.0
+    """Micro-batches whose saved activations a rank holds at once: what the pipeline's schedule leaves waiting."""
     pins: Mapping[str, Split] = field(default_factory=dict)
     """Strategies of operators that are fixed."""
     lies: Mapping[str, Layout] = field(default_factory=dict)
@@ -62,7 +66,7 @@ class Weight:
     table: Array
     """Seconds. Shapes: (strategies, groups)."""
     usage: Array
-    """Bytes of states on a rank. Shapes: (strategies, groups)."""
+    """Bytes of states on a rank, of all layers. Shapes: (strategies, groups)."""
     elements: Array
     """Elements on a rank before its states are sharded. Shapes: (strategies,)."""
     partial: BoolArray
@@ -87,6 +91,10 @@ class Form:
     groups: tuple[tuple[int, ...], ...]
     """Sets of axes over which states may be sharded."""
     weights: tuple[Weight, ...]
+
+    def saved(self, one: Stand) -> Array:
+        """Bytes of a tensor that is kept, of all layers and all micro-batches in flight. Shapes: (layouts,)."""
+        return one.layouts.local * (self.wish.layers * self.wish.in_flight)
 
 
 def form_of(s: Space, wish: Wish) -> Form:
@@ -169,7 +177,7 @@ def _weight(
             total += taken / (1 if kind == "all-gather" else wish.micro_batches)
         columns.append(np.where(possible, total, np.inf))
         kept = (kinds.weights + kinds.gradients + kinds.optimizer) * elements / ranks
-        usages.append(kept)
+        usages.append(wish.layers * kept)
     table, usage = np.stack(columns, axis=1), np.stack(usages, axis=1)
     return Weight(name, number, table, usage, elements, partial)
 
@@ -306,7 +314,7 @@ def numbers(form: Form, *, keep: bool) -> tuple[Numbers, Nodes]:
         p.node(compute + inner, apart[number] if keep else None)
     for one in form.stands:
         cost, saved = _tensor_cost(form, one), keep and is_saved(one)
-        usage = one.layouts.local[bare(one.layouts)] if saved else None
+        usage = form.saved(one)[bare(one.layouts)] if saved else None
         kept.append(p.node(cost, usage))
         used.append(kept[-1])
         if len(one.readers) > 1:
@@ -340,6 +348,7 @@ def _add_weights(form: Form, p: Numbers, *, keep: bool) -> tuple[int, ...]:
 
 def loose(form: Form) -> list[Array]:
     """Bytes that operators keep of tensors that nobody reads (masks, statistics). Shapes: (strategies,) each."""
+    held = form.wish.layers * form.wish.in_flight
     s, standing = form.space, {one.name for one in form.stands}
     found = []
     for each in form.every:
@@ -348,5 +357,5 @@ def loose(form: Form) -> list[Array]:
             if name not in standing:
                 cuts = [parts[d] for d in s.plain.tensors[name].dims if d in parts]
                 total += s.bytes_of(name) / np.prod([np.ones(len(total)), *cuts], axis=0)
-        found.append(total)
+        found.append(total * held)
     return found

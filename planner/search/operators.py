@@ -70,7 +70,7 @@ class Choice:
     compute: float
     """Seconds of that in which kernels run."""
     memory: float
-    """Bytes a rank of states and saved activations."""
+    """Bytes a rank of states and saved activations, of all layers and all micro-batches in flight."""
     bound: float
     """No plan takes less."""
 
@@ -324,7 +324,7 @@ def _memory(form: Form, nodes: Nodes, choice: IntArray, *, keep: bool) -> float:
     for operator, bytes_ in enumerate(loose(form)):
         total += float(bytes_[choice[operator]])
     for one, node in zip(form.stands, nodes.kept, strict=True):
-        local, ends = one.layouts.local, bare(one.layouts)
+        local, ends = form.saved(one), bare(one.layouts)
         kept = {int(ends[choice[node]])} if keep and is_saved(one) else set()
         if not keep:
             kept = {int(r.forward[choice[r.operator]]) for r in one.readers if r.saves}

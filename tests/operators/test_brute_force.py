@@ -245,6 +245,44 @@ def test_memory_is_kept_and_nothing_that_fits_is_faster(block, share):
     assert again.seconds == pytest.approx(found.seconds, rel=1e-5)
 
 
+@given(blocks(most=2), st.floats(0.3, 1.1), st.sampled_from([(1, 2.0), (3, 1.0), (4, 8.0)]))
+@examples(3)
+def test_a_stage_holds_its_layers_and_what_is_in_flight(block, share, stage):
+    mesh, task = mesh_and_task({"a": 2})
+    layers, in_flight = stage
+    asked = {"sequences": 4, "layers": layers, "in_flight": in_flight}
+    free = solve_block(block, mesh, task, Wish(**asked))
+    limit = free.memory * share
+    s = space(block, mesh, task, 4)
+    fastest = np.inf
+    for splits in product(*(list(all_splits(s, op)) for op in s.plain.operators)):
+        pins = {op.name: split for op, split in zip(s.plain.operators, splits, strict=True)}
+        try:
+            one = solve_block(block, mesh, task, Wish(**asked, pins=pins, memory_limit=limit))
+        except PlannerError:
+            continue
+        fastest = min(fastest, one.seconds)
+    if fastest == np.inf:
+        with pytest.raises(PlannerError, match="cannot keep within"):
+            solve_block(block, mesh, task, Wish(**asked, memory_limit=limit))
+        return
+    found = solve_block(block, mesh, task, Wish(**asked, memory_limit=limit))
+    assert found.seconds == pytest.approx(fastest, rel=1e-5)
+    assert found.memory <= limit * (1 + 1e-9)
+    states, both = (
+        solve_block(
+            block,
+            mesh,
+            task,
+            Wish(sequences=4, in_flight=number, pins=found.splits, memory_limit=1e15),
+        )
+        for number in (0.0, 1.0)
+    )
+    joint = solve_block(block, mesh, task, Wish(**asked, pins=found.splits, memory_limit=1e15))
+    saved = both.memory - states.memory
+    assert joint.memory == pytest.approx(layers * (states.memory + in_flight * saved))
+
+
 def test_pins_are_kept_or_refused():
     block = Block(
         "one",
