@@ -15,11 +15,12 @@ from itertools import chain, combinations
 import numpy as np
 
 from planner.cost.collectives import collective
-from planner.cost.resharding import Conversions
+from planner.cost.resharding import Conversions, StepKind
 from planner.cost.states import state_bytes
 from planner.errors import PlannerError, listed, nearest
 from planner.graph.placement import Kind, Layout, Split
 from planner.search.free_axes import (
+    ROWS,
     Side,
     Space,
     Stand,
@@ -53,6 +54,8 @@ class Wish:
     """Layouts of tensors that are fixed: how inputs arrive, how outputs leave."""
     repeated: bool = True
     """The block follows on itself: it leaves its stream as it found it."""
+    overlapped: bool = False
+    """What the trainer hides behind compute costs nothing, as much as it would hide of each kind of communication."""
     time_limit: float = 60.0
     """Seconds for the integer program, where memory is limited."""
 
@@ -91,6 +94,22 @@ class Form:
     groups: tuple[tuple[int, ...], ...]
     """Sets of axes over which states may be sharded."""
     weights: tuple[Weight, ...]
+
+    def exposed(self, name: str, *, again: bool = False) -> float:
+        """Exposed share of what a tensor's conversions take, or of those made again for the backward pass."""
+        if not self.wish.overlapped:
+            return 1.0
+        overlap, expert = (
+            self.space.task.trainer.overlap,
+            ROWS in self.space.block.tensors[name].dims,
+        )
+        if again and not expert:
+            return 0.0  # beside the product that makes the input's gradient
+        return overlap.ep if expert else overlap.tp
+
+    def seconds(self, one: Stand, *, again: bool = False) -> Array:
+        """Exposed seconds of a tensor's conversions. Shapes: (states, states)."""
+        return one.layouts.seconds * self.exposed(one.name, again=again)
 
     def saved(self, one: Stand) -> Array:
         """Bytes of a tensor that is kept, of all layers and all micro-batches in flight. Shapes: (layouts,)."""
@@ -174,12 +193,24 @@ def _weight(
         moves = weight_moves(s, elements, partial, group)
         total = np.zeros(len(elements))
         for kind, _, _, taken in moves:
-            total += taken / (1 if kind == "all-gather" else wish.micro_batches)
+            total += (
+                weight_exposed(s, wish, kind)
+                * taken
+                / (1 if kind == "all-gather" else wish.micro_batches)
+            )
         columns.append(np.where(possible, total, np.inf))
         kept = (kinds.weights + kinds.gradients + kinds.optimizer) * elements / ranks
         usages.append(wish.layers * kept)
     table, usage = np.stack(columns, axis=1), np.stack(usages, axis=1)
     return Weight(name, number, table, usage, elements, partial)
+
+
+def weight_exposed(s: Space, wish: Wish, kind: StepKind) -> float:
+    """Exposed share of gathering a weight or reducing its gradient."""
+    overlap = s.task.trainer.overlap
+    if not wish.overlapped:
+        return 1.0
+    return overlap.weights if kind == "all-gather" else overlap.gradients
 
 
 WeightMove = tuple[Kind, BoolArray, Array, Array]
@@ -257,20 +288,21 @@ def _tensor_cost(form: Form, one: Stand) -> Array:
 
 def _written_table(form: Form, one: Stand, side: Side, *, keep: bool) -> Array:
     """Seconds from a writer to where the tensor stands, and of the gradient back. Shapes: (strategies, layouts)."""
-    cost, ends = one.layouts.seconds, bare(one.layouts)
+    cost, ends = form.seconds(one), bare(one.layouts)
     table = cost[np.ix_(side.forward, ends)]
     if has_gradient(form, one):
         table = table + cost[: len(ends)][:, side.backward].T
     if keep and side.saves:
-        table = table + cost[np.ix_(ends, side.backward)].T
+        table = table + form.seconds(one, again=True)[np.ix_(ends, side.backward)].T
     return table
 
 
 def _read_table(form: Form, one: Stand, side: Side, *, keep: bool) -> Array:
     """Seconds from where a tensor stands to a reader, and of the gradient back. Shapes: (layouts, strategies)."""
-    cost, ends = one.layouts.seconds, bare(one.layouts)
-    there = cost[np.ix_(ends, side.forward)]
-    table = there * 2.0 if keep and side.saves else there
+    cost, ends = form.seconds(one), bare(one.layouts)
+    table = cost[np.ix_(ends, side.forward)]
+    if keep and side.saves:
+        table = table + form.seconds(one, again=True)[np.ix_(ends, side.forward)]
     if has_gradient(form, one):
         table = table + cost[side.backward][:, : len(ends)].T
     return table
@@ -278,10 +310,10 @@ def _read_table(form: Form, one: Stand, side: Side, *, keep: bool) -> Array:
 
 def _copied_table(form: Form, one: Stand, *, keep: bool) -> Array:
     """Seconds from where a tensor stands to the copy that its readers share, and of their gradients back."""
-    cost, ends = one.layouts.seconds, bare(one.layouts)
-    there = cost[np.ix_(ends, ends)]
-    again = keep and any(side.saves for side in one.readers)
-    table = there * (2.0 if again else 1.0)
+    cost, ends = form.seconds(one), bare(one.layouts)
+    table = cost[np.ix_(ends, ends)]
+    if keep and any(side.saves for side in one.readers):
+        table = table + form.seconds(one, again=True)[np.ix_(ends, ends)]
     if has_gradient(form, one):
         table = table + cost[: len(ends), : len(ends)].T
     return table

@@ -30,6 +30,7 @@ from planner.search.operator_problem import (
     is_saved,
     loose,
     numbers,
+    weight_exposed,
     weight_moves,
 )
 from planner.search.operator_problem import Wish as Wish
@@ -52,6 +53,8 @@ class Collective:
     operator: str
     """The operator that waits for it, or that left what it moves."""
     step: Step
+    exposed: float
+    """Seconds of it that nothing hides."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +69,7 @@ class Choice:
     """Axes over which the states of every weight are sharded besides those that its operator splits."""
     collectives: tuple[Collective, ...]
     seconds: float
-    """Forwards and backwards, everything exposed, of one micro-batch; gradients by their share."""
+    """Forwards and backwards of one micro-batch, gradients by their share; exposed or as the trainer hides it."""
     compute: float
     """Seconds of that in which kernels run."""
     memory: float
@@ -241,8 +244,8 @@ def _told(
     )
 
 
-_Leg: TypeAlias = tuple[Phase, int, int, int]
-"""Phase, the operator that waits, and from which to which layout."""
+_Leg: TypeAlias = tuple[Phase, int, int, int, bool]
+"""Phase, the operator that waits, from which to which layout, and whether it is made again for the backward pass."""
 
 
 def _legs(
@@ -255,34 +258,36 @@ def _legs(
     if one.writer is not None:
         operator, own = one.writer.operator, one.writer
         k = choice[operator]
-        yield "forward", operator, int(own.forward[k]), int(ends[kept])
+        yield "forward", operator, int(own.forward[k]), int(ends[kept]), False
         if back:
-            yield "backward", operator, kept, int(own.backward[k])
+            yield "backward", operator, kept, int(own.backward[k]), False
         if keep and own.saves:
-            yield "backward", operator, int(ends[kept]), int(own.backward[k])
+            yield "backward", operator, int(ends[kept]), int(own.backward[k]), True
     if at[0] != at[1]:
-        yield "forward", first, int(ends[kept]), int(ends[used])
+        yield "forward", first, int(ends[kept]), int(ends[used]), False
         if keep and any(side.saves for side in one.readers):
-            yield "backward", first, int(ends[kept]), int(ends[used])
+            yield "backward", first, int(ends[kept]), int(ends[used]), True
         if back:
-            yield "backward", first, used, kept
+            yield "backward", first, used, kept, False
     for side in one.readers:
         k = choice[side.operator]
-        yield "forward", side.operator, int(ends[used]), int(side.forward[k])
+        yield "forward", side.operator, int(ends[used]), int(side.forward[k]), False
         if keep and side.saves:
-            yield "backward", side.operator, int(ends[used]), int(side.forward[k])
+            yield "backward", side.operator, int(ends[used]), int(side.forward[k]), True
         if back:
-            yield "backward", side.operator, int(side.backward[k]), used
+            yield "backward", side.operator, int(side.backward[k]), used, False
 
 
 def _moved(
     form: Form, one: Stand, choice: IntArray, at: tuple[int, int], *, keep: bool
 ) -> Iterator[Collective]:
-    for phase, operator, have, want in _legs(
+    for phase, operator, have, want, again in _legs(
         one, choice, at, keep=keep, back=has_gradient(form, one)
     ):
+        share = form.exposed(one.name, again=again)
         for step in one.layouts.path(have, want) if have != want else ():
-            yield Collective(phase, one.name, form.every[operator].op.name, step)
+            name = form.every[operator].op.name
+            yield Collective(phase, one.name, name, step, share * step.seconds)
     for each, inner, k in zip(form.every, form.inner, choice, strict=False):
         if one.writer is not None and each is form.every[one.writer.operator] and inner[k] > 0:
             yield from _inside(form, one, each, int(k))
@@ -294,7 +299,7 @@ def _inside(form: Form, one: Stand, each: Strategies, k: int) -> Iterator[Collec
     mine = one.layouts.layouts[int(one.writer.forward[k])] if one.writer else ()
     have = one.layouts.at(np.where(codes == 1, 1, np.array(mine))[None, :])
     for step in one.layouts.path(int(have[0]), int(one.writer.forward[k]) if one.writer else 0):
-        yield Collective("forward", one.name, each.op.name, step)
+        yield Collective("forward", one.name, each.op.name, step, step.seconds)
 
 
 def _dims(form: Form, one: Stand) -> tuple[DimName, ...]:
@@ -312,7 +317,8 @@ def _weight_moved(
         phase: Phase = "forward" if kind == "all-gather" and number == 0 else "backward"
         if names:
             step = Step(kind, names, float(size[0]), float(taken[0]))
-            yield Collective(phase, weight.name, operator, step)
+            share = weight_exposed(s, form.wish, kind)
+            yield Collective(phase, weight.name, operator, step, share * step.seconds)
 
 
 def _memory(form: Form, nodes: Nodes, choice: IntArray, *, keep: bool) -> float:

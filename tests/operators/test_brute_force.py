@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 from math import prod
 
@@ -281,6 +282,26 @@ def test_a_stage_holds_its_layers_and_what_is_in_flight(block, share, stage):
     joint = solve_block(block, mesh, task, Wish(**asked, pins=found.splits, memory_limit=1e15))
     saved = both.memory - states.memory
     assert joint.memory == pytest.approx(layers * (states.memory + in_flight * saved))
+
+
+@given(blocks(most=4), st.floats(0.3, 1.0))
+@examples(10)
+def test_what_a_trainer_hides_costs_nothing(block, share):
+    mesh, task = mesh_and_task({"a": 2, "b": 2})
+    exposed = solve_block(block, mesh, task, Wish(sequences=4))
+    alike = replace(task.trainer.overlap, tp=share, ep=share, weights=share, gradients=share)
+    trainer = replace(task.trainer, overlap=alike)
+    hidden = replace(task, trainer=trainer)
+    found = solve_block(block, mesh, hidden, Wish(sequences=4, overlapped=True))
+    told = found.compute + sum(move.exposed for move in found.collectives)
+    assert told == pytest.approx(found.seconds, rel=1e-9)
+    moved = sum(move.step.seconds for move in exposed.collectives)
+    assert found.seconds <= exposed.compute + share * moved + 1e-12
+    assert found.seconds >= share * exposed.seconds
+    plain = replace(alike, tp=1.0, ep=1.0, weights=1.0, gradients=1.0)
+    same = replace(task, trainer=replace(trainer, overlap=plain))
+    again = solve_block(block, mesh, same, Wish(sequences=4, overlapped=True))
+    assert again.seconds == pytest.approx(exposed.seconds, rel=1e-12)
 
 
 def test_pins_are_kept_or_refused():
