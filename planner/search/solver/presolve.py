@@ -226,15 +226,15 @@ class Core:
     constant: float
     """Cost that no choice of the core changes."""
 
-    def restore(self, choice: IntArray) -> IntArray:
-        """Choice of the problem asked from one of the core."""
+    def restore(self, choice: IntArray, core: Core | None = None) -> IntArray:
+        """Choice of the problem asked, or of the core that this one was reduced from, from one of this core."""
         whole = np.zeros(len(self.base.sizes), dtype=np.int64)
         whole[self.kept] = choice
         for step in reversed(self.gone):
             whole[step.node] = step.best[tuple(whole[list(step.near)])]
-        for view in reversed(self.views):
+        for view in reversed(self.views[len(core.views) if core else 0 :]):
             whole = view.restore(whole)
-        return whole
+        return whole[core.kept] if core else whole
 
 
 def presolve(problem: Problem) -> Core:

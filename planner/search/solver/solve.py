@@ -17,6 +17,7 @@ from planner.search.solver.ilp import solve_ilp
 from planner.search.solver.local import Search
 from planner.search.solver.presolve import Core, InfeasibleError, presolve, without
 from planner.search.solver.problem import Problem
+from planner.search.solver.regions import Regions
 from planner.units import IntArray
 
 RATE = 0.7
@@ -29,6 +30,10 @@ DUAL_SHARE = 0.4
 """Part of the remaining time that a cycle's dual gets where the integer program will not be run."""
 FEW = 1500
 """Nodes up to which the search branches where the integer program is too large or did not end."""
+REGION_SHARE = 0.7
+"""Part of the remaining time in which regions are solved before the whole is branched on."""
+REGIONS = 20
+"""Regions for each unit of effort."""
 CYCLES = 3
 """Rounds of bound, search and ruling out."""
 EFFORT_NODES = 1000
@@ -195,8 +200,26 @@ def _branch(state: _State, core: Core, dual: Dual, seed: int) -> None:
     root.prices = carried(dual.line, dual.best_prices, root.line)
     root.climb(RATE / 2, STEPS // 10, state.clock, 0.1 * state.left())
     state.raise_bound(root.bound + core.constant)
+    _improve(state, core, root, seed)
     tree = Tree(offer, state.cost, state.clock, state.limit, seed)
     state.raise_bound(tree.run(core, root, 20 * state.effort if state.effort else 10**9))
+
+
+def _improve(state: _State, core: Core, dual: Dual, seed: int) -> None:
+    """Regions of the graph solved exactly, for a part of the time that is left."""
+    search = Search(core.problem, core.timeline, dual, seed)
+    search.price(dual.best_prices)
+    found = search.first(dual.best_prices.copy())
+    if not found.fits or found.cost >= search.forbidden:
+        return
+
+    def offer(part: Core, choice: IntArray) -> float:
+        state.offer(part, choice)
+        return state.cost
+
+    regions = Regions(core, dual, found.choice, offer, state.clock, seed)
+    until = state.clock.now() + REGION_SHARE * state.left()
+    regions.run(until, REGIONS * state.effort if state.effort else 10**9)
 
 
 def _prove(state: _State, core: Core, dual: Dual, cycle: int, seed: int) -> bool:
