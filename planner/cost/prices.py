@@ -22,7 +22,8 @@ from planner.trainers.trainer import Task
 from planner.units import Array, IntArray
 
 STATE_COLUMNS = ("dp", "tp", "pp", "cp", "ep", "etp", "order", "sharding", "shard_group", "offload")
-"""What the price of states depends on; few distinct combinations among many candidates."""
+"""What the price of states depends on, and micro-batches where gradients have no buffer of their own; few distinct
+combinations among many candidates."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,7 +63,8 @@ def prices(
         blocks: a table that holds their blocks already, with each candidate's row in it.
     """
     table, key = blocks or block_table(task, rows)
-    first, index = distinct([getattr(rows, name) for name in STATE_COLUMNS])
+    names = STATE_COLUMNS + (() if task.trainer.memory.gradient_buffer else ("micro_batch",))
+    first, index = distinct([getattr(rows, name) for name in names])
     meshes = rows.take(first)
     where = axis_members(task, meshes)
     lies = {axis: where[axis][:, index] for axis in ("pp", "tp")}

@@ -14,7 +14,7 @@ from planner.graph.placement import AxisName, Kind
 from planner.hardware.mesh import members
 from planner.recipe import MOMENT_BYTES
 from planner.trainers.trainer import Task
-from planner.units import MIB, Array, IntArray
+from planner.units import MIB, Array, BoolArray, IntArray
 
 BUCKET = 128 * MIB
 """Bytes of one message of a gradient reduction; its time a byte holds for all. Source: Megatron-Core's default bucket
@@ -97,10 +97,12 @@ def state_cost(task: Task, rows: Candidates, where: Mapping[AxisName, IntArray])
     once, forward, backward = _traffic(task, rows, where, kinds)
     cast = task.trainer.memory.cast_weights and task.recipe.precision != "fp32"
     stays = cast & (level < WEIGHTS)
+    whole = level < (GRADIENTS if task.trainer.memory.gradient_buffer else OPTIMIZER)
+    whole = whole | ((level < GRADIENTS) & _accumulates(task, rows))
     waiting = (level == GRADIENTS) & ~np.asarray(task.trainer.reduces_each)
     return StateCost(
         weights=shared(kinds.weights, WEIGHTS),
-        gradients=shared(kinds.gradients, GRADIENTS),
+        gradients=kinds.gradients / np.where(whole, 1.0, ranks),
         optimizer=optimizer * ("optimizer" not in task.trainer.memory.on_host),
         gathered=np.where(stays, task.recipe.weight_bytes, 0.0) * np.ones_like(ranks),
         once=once,
@@ -116,6 +118,11 @@ def state_cost(task: Task, rows: Candidates, where: Mapping[AxisName, IntArray])
 def shard_ranks(rows: Candidates) -> Array:
     """Ranks over which states are sharded: of dense and of expert weights; ``(2, n)``."""
     return np.stack([rows.shard_group, shard_ranks_expert(rows)]).astype(np.float64)
+
+
+def _accumulates(task: Task, rows: Candidates) -> BoolArray:
+    """Whether the gradients of several micro-batches are added up before they are reduced."""
+    return (rows.num_micro_batches(task.recipe.global_batch) > 1) | (rows.pp > 1)
 
 
 def shard_ranks_expert(rows: Candidates) -> IntArray:

@@ -27,6 +27,9 @@ class Memory:
 
     gradient_bytes: float
     """Bytes of a gradient in low-precision training (Megatron accumulates in fp32: 4)."""
+    gradient_buffer: bool = True
+    """Gradients have a buffer of their full size; otherwise one exists only where several micro-batches accumulate in
+    it, and gradients are sharded as states are as soon as they are made."""
     cast_weights: bool
     """The low-precision weights exist only while gathered; what is stored is the fp32 copy (FSDP2)."""
     gathered_layers: float

@@ -104,7 +104,8 @@ def test_recomputing_never_takes_more_memory(case):
 def test_a_larger_micro_batch_never_takes_less_memory(case):
     task, rows = case
     m = rows.num_micro_batches(task.recipe.global_batch)
-    rows = rows.take((m % 2 == 0) & (m // 2 >= rows.pp))
+    least = 1 if task.trainer.memory.gradient_buffer else 2  # a single one needs no buffer
+    rows = rows.take((m % 2 == 0) & (m // 2 >= np.maximum(rows.pp, least)))
     if len(rows):
         larger = changed(rows, micro_batch=2 * rows.micro_batch)
         assert (memory(task, larger) * SLACK >= memory(task, rows)).all()

@@ -79,6 +79,14 @@ def test_sharding_more_and_over_more_ranks_never_keeps_more(trainer, precision):
         before = total[-1] + found.gathered[0, -1]
 
 
+def test_gradients_without_a_buffer_are_sharded_unless_micro_batches_accumulate():
+    task = simple("mindspore", global_batch=16)
+    once, twice = single(dp=8, sharding=ZERO_1, micro_batch=2), single(dp=8, sharding=ZERO_1)
+    assert kept(cost(task, once)) == pytest.approx(2 + (4 + 12) / 8)
+    assert kept(cost(task, twice)) == pytest.approx(6 + 12 / 8)
+    assert kept(cost(task, replace(twice, sharding=once.sharding * 0))) == 18
+
+
 def test_gradients_reduced_once_a_step_are_whole_until_then():
     """Alpa's ZeRO-2 plans: what the reduce-scatter frees was there when the backward pass ended."""
     task = simple("torchtitan")
