@@ -49,8 +49,3 @@ class Recipe:
     def activation_bytes(self) -> float:
         """Bytes of an element of an activation."""
         return 4.0 if self.precision == "fp32" else 2.0
-
-    @property
-    def master_bytes(self) -> float:
-        """Bytes of the fp32 master copy; none where weights are fp32 already."""
-        return 0.0 if self.precision == "fp32" else 4.0

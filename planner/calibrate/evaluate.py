@@ -17,6 +17,7 @@ from planner.calibrate.shapes import NotPricedError
 from planner.candidates import concatenate
 from planner.cost.memory import TERMS, StageMemory
 from planner.cost.prices import Prices, prices
+from planner.cost.states import state_bytes
 from planner.cost.step import makespans, memory_of_stages, shapes, stage_times
 from planner.cost.step import step_seconds as step_of
 from planner.hardware.cluster import Cluster
@@ -154,8 +155,7 @@ def predict_rows(p: Prices) -> list[Predicted]:
 def _first_step(p: Prices, kept: StageMemory) -> Array:
     """Peak of the first step: activations without moments, or all states without activations."""
     weights, gradients, optimizer = (kept.parts[..., TERMS.index(k)] for k in TERMS[:3])
-    moments = MOMENT_BYTES[p.task.recipe.optimizer]
-    share = moments / (moments + p.task.recipe.master_bytes)
+    share = MOMENT_BYTES[p.task.recipe.optimizer] / state_bytes(p.task).optimizer
     return np.maximum(kept.total - share * optimizer, weights + gradients + optimizer)
 
 

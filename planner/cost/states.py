@@ -42,7 +42,7 @@ def state_bytes(task: Task) -> StateBytes:
     return StateBytes(
         weights=0.0 if memory.cast_weights and low else recipe.weight_bytes,
         gradients=memory.gradient_bytes if low else 4.0,
-        optimizer=recipe.master_bytes + MOMENT_BYTES[recipe.optimizer],
+        optimizer=(memory.master_bytes if low else 0.0) + MOMENT_BYTES[recipe.optimizer],
     )
 
 

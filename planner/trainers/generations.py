@@ -26,6 +26,7 @@ PARTS = {
     "overhead": ("step", "operator", "memory_passes", "jitter"),
     "memory": (
         "gradient_bytes",
+        "master_bytes",
         "gathered_layers",
         "logit_bytes",
         "logit_whole_bytes",

@@ -27,6 +27,8 @@ class Memory:
 
     gradient_bytes: float
     """Bytes of a gradient in low-precision training (Megatron accumulates in fp32: 4)."""
+    master_bytes: float = 4.0
+    """Bytes of the copy of a weight that the optimizer steps on, in low-precision training."""
     gradient_buffer: bool = True
     """Gradients have a buffer of their full size; otherwise one exists only where several micro-batches accumulate in
     it, and gradients are sharded as states are as soon as they are made."""
