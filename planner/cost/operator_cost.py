@@ -9,7 +9,7 @@ import numpy as np
 
 from planner.cost import kernels
 from planner.cost.collectives import collective
-from planner.cost.setting import Setting
+from planner.cost.setting import Setting, followed
 from planner.graph.operator import Block, DimName, Operator
 from planner.graph.placement import Split
 from planner.units import Array
@@ -123,7 +123,7 @@ def _operator_bytes(s: Setting, block: Block, op: Operator, split: Split) -> Arr
     if op.kind in ("lookup", "exchange"):
         return total
     for tensor in (block.tensors[name] for name in op.weights):
-        cut = _followed(tensor.dims, split)
+        cut = followed(tensor.dims, split)
         total = total + s.elements(block, tensor.dims, cut) * s.element_bytes(tensor)
     return total
 
@@ -144,13 +144,6 @@ def stream_bytes(s: Setting, block: Block, op: Operator, split: Split) -> Array:
         return 2.0 * s.elements(block, routed.dims, cut) * s.element_bytes(routed)
     uses = [(use.tensor, use.dims) for use in op.reads]
     for name, dims in (*uses, *((name, block.tensors[name].dims) for name in op.writes)):
-        size = s.elements(block, dims, _followed(dims, split))
+        size = s.elements(block, dims, followed(dims, split))
         total = total + size * s.element_bytes(block.tensors[name])
     return total
-
-
-def _followed(dims: tuple[DimName, ...], split: Split) -> Split:
-    """A strategy in the words of a tensor that has ``kv_heads`` where the operator splits ``heads``."""
-    if "kv_heads" not in dims or "heads" in dims:
-        return split
-    return {axis: "kv_heads" if dim == "heads" else dim for axis, dim in split.items()}

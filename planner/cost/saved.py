@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from planner.cost.setting import Setting
+from planner.cost.setting import Setting, followed
 from planner.cost.strategies import Structure
 from planner.graph.operator import Block, Operator
+from planner.graph.placement import Split
 from planner.trainers.trainer import EVERY_SECOND, EVERYTHING
 from planner.units import Array
 
@@ -78,7 +79,19 @@ def saved_bytes(s: Setting, form: Structure, tags: frozenset[str]) -> Array:
     total = np.zeros_like(s.sequences)
     for name, share in saved_tensors(form, tags).items():
         total = total + share * saved_tensor_bytes(s, form, name)
+    again = repeated(form.block, tags)
+    for op, split in zip(form.block.operators, form.splits, strict=True):
+        total = total + (1.0 - again[op.name]) * extra_bytes(s, form.block, op, split)
     return total
+
+
+def extra_bytes(s: Setting, block: Block, op: Operator, split: Split) -> Array:
+    """Bytes that an operator keeps on one rank in code that is not fused, beyond the tensors of the graph."""
+    each = sum(s.task.trainer.memory.kept.get(tag, 0.0) for tag in op.tags)
+    if not each:
+        return np.zeros_like(s.sequences)
+    dims = block.tensors[op.writes[0]].dims
+    return each * s.elements(block, dims, followed(dims, split))
 
 
 def kept_bytes(s: Setting, form: Structure) -> Array:
@@ -98,8 +111,13 @@ def kept_bytes(s: Setting, form: Structure) -> Array:
 
 def saved_tensor_bytes(s: Setting, form: Structure, name: str) -> Array:
     """Bytes of one kept tensor on one rank."""
-    tensor = form.block.tensors[name]
-    size = s.tensor_bytes(form.block, tensor, form.layouts[name])
+    block, tensor = form.block, form.block.tensors[name]
+    size = s.tensor_bytes(block, tensor, form.layouts[name])
+    if s.task.trainer.memory.keeps_gathered:
+        for op, split in zip(block.operators, form.splits, strict=True):
+            if op.kind == "matmul" and name in op.saves:
+                whole = s.elements(block, tensor.dims, followed(tensor.dims, split))
+                size = np.maximum(size, whole * s.element_bytes(tensor))
     if s.task.recipe.precision != "fp8":
         return size
     keepers = [op for op in form.block.operators if name in op.saves]

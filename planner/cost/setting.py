@@ -10,7 +10,7 @@ import numpy as np
 
 from planner.candidates import Candidates
 from planner.graph.operator import FOLLOWS, PER_SEQUENCE, Block, DimName, Tensor
-from planner.graph.placement import AxisName, Layout, Shard
+from planner.graph.placement import AxisName, Layout, Shard, Split
 from planner.hardware.mesh import members
 from planner.trainers.trainer import Task
 from planner.units import Array, IntArray
@@ -83,6 +83,13 @@ class Setting:
 def shards(layout: Layout) -> dict[AxisName, DimName]:
     """The sharding part of a layout: axis to dim."""
     return {axis: place.dim for axis, place in layout.items() if isinstance(place, Shard)}
+
+
+def followed(dims: tuple[DimName, ...], split: Split) -> Split:
+    """A strategy in the words of a tensor that has ``kv_heads`` where the operator splits ``heads``."""
+    if "kv_heads" not in dims or "heads" in dims:
+        return split
+    return {axis: "kv_heads" if dim == "heads" else dim for axis, dim in split.items()}
 
 
 def setting(task: Task, rows: Candidates) -> Setting:

@@ -30,8 +30,10 @@ def grouped_query(
     if attention.qk_norm != "none":
         q, kv = _qk_norms(b, q, kv, attention.qk_norm)
     step = "rotary" if attention.rotary else "layout"
-    q = b.memory(f"attn.{step}_q", (q,), "q_placed", HEADS)
-    kv = b.memory(f"attn.{step}_kv", (kv,), "kv_placed", (*TOKENS, *into))
+    q = b.memory(f"attn.{step}_q", (q,), "q_placed", HEADS, tags=frozenset({step}))
+    kv = b.memory(
+        f"attn.{step}_kv", (kv,), "kv_placed", (*TOKENS, *into), tags=frozenset({f"{step}_pair"})
+    )
     share = attended(b.sizes["seq"], attention.window)
     sinks = (b.tensor(f"{b.name}.attn.sinks", "heads", kind="weight"),) if attention.sinks else ()
     if fused:

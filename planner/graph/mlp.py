@@ -8,14 +8,17 @@ from planner.graph.operator import DimName, Operator
 
 ACTIVATION = frozenset({"activation"})
 EXPERT_ACTIVATION = frozenset({"activation", "expert_activation"})
+GATED = frozenset({"gated"})
+"""Tag of activations that multiply a gate."""
 
 
 def mlp(b: Builder, source: str, layer: Mlp, prefix: str = "mlp", width: DimName = "ffn") -> str:
     """Up projection(s), activation, down projection."""
     into: tuple[DimName, ...] = ("gates", width) if layer.gated else (width,)
     up = b.linear(f"{prefix}.up", source, ("embed",), into, f"{prefix}_up", bias=layer.bias)
+    tags = ACTIVATION | GATED if layer.gated else ACTIVATION
     act = b.memory(
-        f"{prefix}.act", (up,), f"{prefix}_act", (*TOKENS, width), saves=(up,), tags=ACTIVATION
+        f"{prefix}.act", (up,), f"{prefix}_act", (*TOKENS, width), saves=(up,), tags=tags
     )
     return b.linear(f"{prefix}.down", act, (width,), ("embed",), f"{prefix}_out", bias=layer.bias)
 
@@ -32,7 +35,8 @@ def experts(b: Builder, source: str, layer: Experts) -> str:
     into: tuple[DimName, ...] = ("gates", "expert_ffn") if layer.gated else ("expert_ffn",)
     up = b.linear("moe.up", sent, ("embed",), into, "moe_up", bias=layer.bias, expert=True)
     dims: tuple[DimName, ...] = ("experts", "capacity", "expert_ffn")
-    act = b.memory("moe.act", (up,), "moe_act", dims, saves=(up,), tags=EXPERT_ACTIVATION)
+    tags = EXPERT_ACTIVATION | GATED if layer.gated else EXPERT_ACTIVATION
+    act = b.memory("moe.act", (up,), "moe_act", dims, saves=(up,), tags=tags)
     down = b.linear(
         "moe.down", act, ("expert_ffn",), ("embed",), "moe_down", bias=layer.bias, expert=True
     )

@@ -35,6 +35,8 @@ PARTS = {
         "runtime_bytes",
         "fragmentation",
         "on_host",
+        "kept",
+        "keeps_gathered",
     ),
 }
 """Numbers of a generation, by the part of the trainer that holds them."""

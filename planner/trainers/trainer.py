@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from planner.candidates import Candidates, Recompute, Schedule
 from planner.errors import Fault
@@ -48,6 +48,10 @@ class Memory:
     """Reserved over allocated memory, for the verdict whether a plan fits."""
     optimizer_bytes: float
     """Temporary bytes for every parameter that the optimizer steps on a rank at once."""
+    kept: Mapping[str, float] = field(default_factory=dict)
+    """Bytes an element of its result that an operator with a tag keeps beyond what a fused kernel does (eager code)."""
+    keeps_gathered: bool = False
+    """What sequence parallelism gathers for a product is kept whole until the backward pass, not gathered again."""
     on_host: frozenset[str] = frozenset()
     """Kinds of memory that are offloaded: ``activations`` (what is kept for the backward pass), ``optimizer``."""
     source: str
