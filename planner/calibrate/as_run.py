@@ -57,8 +57,6 @@ def as_run(software: Software, traits: Mapping[str, Json]) -> Trainer:
         changes["gradient_bytes"] = 2.0
     if traits["zero_bubble"]:
         changes["step_barrier"] = False
-    if traits["on_host"]:
-        changes["on_host"] = frozenset(traits["on_host"])
     if traits["keeps"]:
         changes["selective"] = sorted(traits["keeps"])
     told = ",".join(f"{key}={value}" for key, value in sorted(changes.items()))

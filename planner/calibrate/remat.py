@@ -40,10 +40,10 @@ def kept_products(run: Run) -> frozenset[str]:
     return frozenset((*kinds, *(f"!{name}" for name in (*kept, *_LAST))))
 
 
-def on_host(run: Run) -> frozenset[str]:
-    """Kinds of memory that a run keeps on the host."""
+def offload(run: Run) -> str:
+    """What a run keeps in host memory, a word of ``planner.candidates.OFFLOAD``."""
     words = (run.parallel.offload or "").lower()
-    found = {"optimizer"} if "optimizer" in words else set()
+    kinds = ["optimizer"] if "optimizer" in words else []
     if words.startswith("activations") or _HOST.search(run.remarks.lower()):
-        found.add("activations")
-    return frozenset(found)
+        kinds.append("activations")
+    return "+".join(kinds) or "none"

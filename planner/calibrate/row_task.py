@@ -10,11 +10,11 @@ from functools import lru_cache
 
 from planner.calibrate.as_run import as_run
 from planner.calibrate.networks import cluster_of
-from planner.calibrate.remat import kept_products, on_host
+from planner.calibrate.remat import kept_products, offload
 from planner.calibrate.runs import Run
 from planner.calibrate.shapes import NotPricedError, architecture
 from planner.calibrate.software import Software, software_of
-from planner.candidates import RECOMPUTE, SCHEDULES, Candidates, single
+from planner.candidates import OFFLOAD, RECOMPUTE, SCHEDULES, Candidates, single
 from planner.errors import PlannerError
 from planner.graph.architecture import Architecture
 from planner.graph.blocks import build_model
@@ -151,6 +151,7 @@ def _layout(run: Run, software: Software, found: _Open) -> dict[str, int]:
         "sharding": _sharding(run, software, found),
         "shard_group": _shard_group(run, dp * cp),
         "recompute": _recompute(run, found),
+        "offload": OFFLOAD.index(offload(run)),
         "schedule": _schedule(run, vpp, found),
     }  # fmt: skip
 
@@ -274,7 +275,6 @@ def _traits(run: Run, software: Software) -> dict[str, Json]:
         "dispatcher": next((w for w in ("hybridep", "deepep") if w in everything), ""),
         "compiled": "compile" in run.remarks.lower() or software.name == "jax",
         "in_2024": bool(_IN_2024.search(f"{run.id} {run.other('url')}")),
-        "on_host": sorted(on_host(run)),
         "keeps": sorted(kept_products(run)) if software.name == "jax" else [],
         "release": run.source,
         "zero_bubble": (run.parallel.schedule or "").startswith("zb-"),

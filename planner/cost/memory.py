@@ -123,7 +123,7 @@ def _moments(
         passing = IN_TRANSIT * _most(columns, leaving(p))
         body = np.where(rows.in_host("activations")[wide], np.minimum(passing, body), body)
     at_loss = np.where(rows.schedule[wide] == 0, flying, 1.0)
-    activations = body * ("activations" not in memory.on_host) + head * at_loss
+    activations = body + head * at_loss
     working = _most(columns, p.table.working[rows.recompute, key])
     working = working + memory.wgrad_bytes * _most(columns, p.table.largest[key])
     split = memory.logit_bytes + memory.logit_whole_bytes * rows.tp[wide]

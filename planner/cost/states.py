@@ -103,7 +103,7 @@ def state_cost(task: Task, rows: Candidates, where: Mapping[AxisName, IntArray])
     return StateCost(
         weights=shared(kinds.weights, WEIGHTS),
         gradients=kinds.gradients / np.where(whole, 1.0, ranks),
-        optimizer=optimizer * ("optimizer" not in task.trainer.memory.on_host),
+        optimizer=optimizer,
         gathered=np.where(stays, task.recipe.weight_bytes, 0.0) * np.ones_like(ranks),
         once=once,
         each_forward=forward,

@@ -34,7 +34,6 @@ PARTS = {
         "optimizer_bytes",
         "runtime_bytes",
         "fragmentation",
-        "on_host",
         "kept",
         "keeps_gathered",
     ),

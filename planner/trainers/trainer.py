@@ -52,8 +52,6 @@ class Memory:
     """Bytes an element of its result that an operator with a tag keeps beyond what a fused kernel does (eager code)."""
     keeps_gathered: bool = False
     """What sequence parallelism gathers for a product is kept whole until the backward pass, not gathered again."""
-    on_host: frozenset[str] = frozenset()
-    """Kinds of memory that are offloaded: ``activations`` (what is kept for the backward pass), ``optimizer``."""
     source: str
 
 
