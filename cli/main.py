@@ -15,6 +15,7 @@ import typer
 
 from cli import exits
 from cli.calibrate import calibrate
+from cli.check import check
 from cli.compare import compare
 from cli.console import put
 from cli.diff import diff
@@ -49,6 +50,7 @@ app.command("compare")(compare)
 app.command("size")(size)
 app.command("diff")(diff)
 app.command("export")(export)
+app.command("check")(check)
 app.command("evaluate")(evaluate)
 app.command("calibrate")(calibrate)
 app.command("list")(list_names)

@@ -23,12 +23,15 @@ from planner.planning import plan as plan
 from planner.planning import price as price
 from planner.question import Question as Question
 from planner.search.engine import Progress as Progress
+from planner.studies.check import Checked as Checked
+from planner.studies.check import check as check
 from planner.studies.compare import compare as compare
 from planner.studies.explain import explain as explain
 from planner.studies.largest import largest as largest
 from planner.studies.size import size as size
 
 __all__ = [
+    "Checked",
     "NoPlan",
     "Plan",
     "PlannerError",
@@ -36,6 +39,7 @@ __all__ = [
     "Question",
     "Shown",
     "Target",
+    "check",
     "compare",
     "diff",
     "explain",

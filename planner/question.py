@@ -13,6 +13,7 @@ from typing import TypeVar, get_args
 
 from planner.errors import Fault, PlannerError, listed, nearest
 from planner.frontends.cluster_file import read_cluster
+from planner.frontends.launch.read import is_trainer_file, read_trainer_file
 from planner.frontends.model_file import read_model
 from planner.frontends.recipe_file import RecipeFile, read_recipe
 from planner.graph.architecture import Architecture
@@ -110,6 +111,7 @@ def understand(question: Question) -> Understood:
             f"objective cannot be '{question.objective}'.",
             f"Possible: {listed(OBJECTIVES)}.",
         )
+    question, told = with_trainer_file(question)
     arch, cluster, trainer, file = _read_parts(question)
     recipe, assumed = _recipe(question, file, arch, cluster)
     cluster.chip.peak_for(recipe.precision)
@@ -129,7 +131,7 @@ def understand(question: Question) -> Understood:
     return Understood(
         task=task,
         pins=replace(pins, operators=operators),
-        assumptions=(*assumed, *_assumed_hardware(question, trainer, cluster)),
+        assumptions=(*told, *assumed, *_assumed_hardware(question, trainer, cluster)),
         fingerprints=Fingerprints(
             model=_hash(asdict(arch)),
             cluster=_hash(asdict(cluster)),
@@ -139,6 +141,29 @@ def understand(question: Question) -> Understood:
         asked=question.asked(),
         hints=learning_rate_hints(recipe.global_batch, file.base_batch),
     )
+
+
+def with_trainer_file(question: Question) -> tuple[Question, tuple[Assumption, ...]]:
+    """A question whose model is a trainer's configuration: what that says stands for what a person left open."""
+    path = Path(question.model).expanduser()
+    if not is_trainer_file(path):
+        return question, ()
+    found = read_trainer_file(path)
+    says = {
+        key: getattr(found, key) for key in ("global_batch", "seq_len", "precision", "optimizer")
+    }
+    if question.recipe_file is not None:
+        says = {}
+    if question.trainer == "megatron":
+        says["trainer"] = found.trainer
+    taken = {
+        key: value
+        for key, value in says.items()
+        if value is not None and getattr(question, key) in (None, "megatron")
+    }
+    words = ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in taken.items())
+    told = Assumption(key="trainer_file", text=f"{words} ({path.name})")
+    return replace(question, **taken), (told,) * bool(taken)
 
 
 def learning_rate_hints(batch: int, base: int | None) -> tuple[str, ...]:

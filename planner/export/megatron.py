@@ -58,7 +58,7 @@ def write(view: View) -> list[File]:
                     'use it as: source megatron.sh; torchrun … pretrain_gpt.py "${PLAN_ARGS[@]}" …',
                 ]
             ),
-            "\n",
+            f"\nPLAN_CHIPS={view.world}\n",
             exports,
             "\n",
             shell_list("PLAN_ARGS", plan),

@@ -65,6 +65,8 @@ def _experts(shape: Shape) -> list[tuple[str, Json]]:
         ("--moe-router-topk", shape.top_k),
         ("--moe-ffn-hidden-size", shape.expert_ffn),
         ("--moe-shared-expert-intermediate-size", shape.shared_ffn or None),
+        ("--moe-router-score-function", "sigmoid" if shape.router_bias else None),
+        ("--moe-router-enable-expert-bias", shape.router_bias),
         ("--moe-layer-freq", frequency(shape.dense)),
     ]
 

@@ -108,6 +108,7 @@ def settings(view: View, shape: Shape) -> dict[str, Json]:
             "num_experts_chosen": shape.top_k,
             "shared_expert_num": shape.shared_ffn // shape.expert_ffn,
             "moe_intermediate_size": shape.expert_ffn,
+            "balance_via_topk_bias": shape.router_bias,
             "first_k_dense_replace": sum(shape.dense),
         }
     return data

@@ -25,6 +25,7 @@ class Shape:
     top_k: int
     expert_ffn: int
     shared_ffn: int
+    router_bias: bool
     dense: tuple[bool, ...]
     """For every layer, whether its feed-forward part is dense."""
     gated: bool
@@ -72,6 +73,7 @@ def shape_of(view: View) -> Shape:
         top_k=_top_k(blocks),
         expert_ffn=_size(blocks, "expert_ffn") if view.experts else 0,
         shared_ffn=_size(blocks, "shared_ffn"),
+        router_bias=any(name.endswith("router.bias") for name in _weights(view)),
         dense=tuple("experts" not in block.sizes for block in blocks),
         gated=any("gates" in op.shape for op in view.operators() if op.name.endswith(".up")),
         biased=any(name.endswith("attn.out.bias") for name in _weights(view)),

@@ -14,6 +14,7 @@ from planner.errors import Fault, PlannerError, listed, nearest
 from planner.frontends.catalog import find_model
 from planner.frontends.fields import checked
 from planner.frontends.hf_config import read_config, typed
+from planner.frontends.launch.read import is_trainer_file, read_trainer_file
 from planner.frontends.model_schema import KindPart, ModelDescription
 from planner.frontends.yaml_source import KeyPath, YamlSource, dump_yaml, load_packaged, load_yaml
 from planner.graph.architecture import Architecture, Attention, Experts, LatentAttention, Layer, Mlp
@@ -82,6 +83,8 @@ def _in_catalogue(text: str) -> bool:
 
 def _read_file(path: Path, given: Overrides) -> Architecture:
     suffix = path.suffix.lower()
+    if is_trainer_file(path):
+        return _of_trainer(path, given)
     if suffix in (".yaml", ".yml"):
         if not path.is_file():
             raise PlannerError.of("M05", f"there is no file {path}.")
@@ -94,6 +97,22 @@ def _read_file(path: Path, given: Overrides) -> Architecture:
             "Give the model's config.json or its folder, or describe it: shardwright schema model",
         )
     return read_config(path, overrides=given)
+
+
+def _of_trainer(path: Path, given: Overrides) -> Architecture:
+    """The model that a trainer's configuration describes, or names."""
+    found = read_trainer_file(path)
+    if given:
+        keys = ", ".join(given)
+        raise PlannerError.of(
+            "M05", f"{path} is a trainer's file, whose keys --set cannot replace: {keys}."
+        )
+    if found.architecture is not None:
+        return found.architecture
+    if found.model is None:
+        what = f"{path} ({found.program}) does not say which model it trains."
+        raise PlannerError.of("M02", what, "Name it: shardwright check FILE --model llama-3-8b")
+    return read_model(found.model)
 
 
 # -- descriptions ----------------------------------------------------------------------------------

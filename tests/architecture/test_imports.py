@@ -49,6 +49,7 @@ STARTED = {
     "size",
     "diff",
     "export",
+    "check",
     "evaluate",
     "calibrate",
     "list",

@@ -1,0 +1,93 @@
+"""``shardwright check``: a trainer's configuration that somebody runs, read back and judged."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cli import exits
+from cli import options as o
+
+if TYPE_CHECKING:
+    from planner.api import Checked
+    from planner.report.checked import Judged
+
+Configuration = Annotated[
+    Path,
+    typer.Argument(metavar="FILE", help="A launch script, TOML, JSON, YAML or Python file of a trainer."),
+]  # fmt: skip
+Program = Annotated[
+    str | None,
+    typer.Option("--trainer", "-t", metavar="NAME", help="Whose file it is; default: known by its keys."),
+]  # fmt: skip
+OfModel = Annotated[
+    str,
+    typer.Option("--model", metavar="MODEL", help="The model, where the file does not say."),
+]
+Search = Annotated[
+    bool, typer.Option("--search/--no-search", help="Whether to look for a better plan.")
+]
+
+
+def check(
+    file: Configuration,
+    cluster: o.Cluster,
+    trainer: Program = None,
+    model: OfModel = "",
+    global_batch: o.GlobalBatch = None,
+    seq_len: o.SeqLen = None,
+    precision: o.Precision = None,
+    optimizer: o.Optimizer = None,
+    memory_limit: o.MemoryLimit = None,
+    time_limit: o.TimeLimit = "60s",
+    search: Search = True,
+    form: o.ShortFormat = "table",
+    quiet: o.Quiet = False,
+    verbose: o.Verbose = False,
+    no_color: o.NoColor = False,
+) -> int:
+    """Price a trainer's configuration, and say what is wrong with it and what would be better."""
+    from cli.console import ProgressLine, Screen
+    from planner.api import Question
+    from planner.api import check as judged
+    from planner.plan.write import write_json
+    from planner.report.checked import as_data, page
+
+    screen = Screen(quiet=quiet, verbose=verbose, no_color=no_color)
+    form = o.chosen(form, o.SHORT_FORMATS, "--format")
+    question = Question(
+        model=model,
+        cluster=cluster,
+        global_batch=o.batch(global_batch),
+        seq_len=o.tokens(seq_len),
+        precision=precision,
+        optimizer=optimizer,
+        memory_limit=memory_limit,
+        time_limit=o.seconds(time_limit),
+    )
+    with ProgressLine(screen) as progress:
+        found = judged(file, question, program=trainer, search=search, progress=progress)
+    shown = _judged(found)
+    if form == "json":
+        screen.write(write_json(as_data(shown)))
+    else:
+        screen.show(page(shown, width=screen.width))
+    return exits.ANSWER if found.holds else exits.CHECK_FAILED
+
+
+def _judged(found: Checked) -> Judged:
+    """What the page shows of a check."""
+    from planner.report.checked import Judged
+
+    return Judged(
+        name=found.file.path,
+        program=found.file.program,
+        stages=found.file.stages,
+        notes=found.file.notes,
+        silent=found.file.faults,
+        broken=found.broken,
+        plan=found.plan,
+        better=found.better,
+    )

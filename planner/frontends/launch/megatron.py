@@ -1,0 +1,209 @@
+"""Megatron-LM and MindSpeed: arguments in a launch script, a list, or the JSON that we export."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from planner.errors import Fault
+from planner.frontends.launch import megatron_model, megatron_stages
+from planner.frontends.launch.found import Reader, TrainerFile, without_defaults
+from planner.units import Json
+
+DEGREES = {
+    "tp": "tensor-model-parallel-size",
+    "pp": "pipeline-model-parallel-size",
+    "cp": "context-parallel-size",
+}
+UNPRICED = {
+    "swap-optimizer": "the optimizer's states live on the host (swap-optimizer)",
+    "swap-attention": "activations of attention are moved to the host (swap-attention)",
+    "optimizer-cpu-offload": "the optimizer runs on the host (optimizer-cpu-offload)",
+    "cpu-offloading-num-layers": "activations are moved to the host (cpu-offloading-num-layers)",
+    "reuse-fp32-param": "weights share the bytes of their fp32 copy (reuse-fp32-param)",
+    "recompute-activation-function": "the activation function is computed again (recompute-activation-function)",
+    "lora-r": "only low-rank adapters are trained (lora-r)",
+    "moe-tp-extend-ep": "tp ranks carry whole experts (moe-tp-extend-ep)",
+}
+"""Options that change time or memory in a way that prices do not know."""
+CHIPS_A_NODE = (
+    "NPUS_PER_NODE",
+    "GPUS_PER_NODE",
+    "GPUS_PER_NODES",
+    "NPROC_PER_NODE",
+    "NUM_GPUS_PER_NODE",
+    "PER_NODE",
+)
+NODES = ("NNODES", "NODES", "NUM_NODES")
+
+
+def read(path: str, values: Mapping[str, Json], variables: Mapping[str, str]) -> TrainerFile:
+    """A configuration from its options without their dashes, and the script's variables.
+
+    Raises:
+        PlannerError: values that are no numbers (W03), a model that is not described (M02).
+    """
+    reader = Reader(path, {name.replace("_", "-"): value for name, value in values.items()})
+    model = megatron_model.read(reader)
+    chips = _chips(reader, variables)
+    layout = _layout(reader, chips)
+    stages = megatron_stages.read(reader, model.layers, int(layout["pp"]))
+    if stages is not None and len(stages) > int(layout["pp"]):
+        layout["vpp"] = len(stages) // int(layout["pp"])
+    if layout.get("vpp", 1) != 1:
+        layout.setdefault("schedule", "interleaved")
+    _silent(reader, layout, stages, model.experts > 0)
+    seq = reader.number("seq-length", default=0)
+    batch = reader.number("global-batch-size", default=0)
+    for key, what in UNPRICED.items():
+        if reader.flag(key):
+            reader.notes.append(f"not priced: {what}")
+    reader.done()
+    even = stages is not None and len(set(stages)) == 1
+    return TrainerFile(
+        path=path,
+        program="megatron",
+        trainer="megatron",
+        layout=without_defaults(layout),
+        architecture=megatron_model.architecture(model) if model.layers else None,
+        chips=chips,
+        global_batch=batch or None,
+        seq_len=seq or None,
+        precision=_precision(reader),
+        optimizer=_optimizer(reader),
+        stages=None if even else stages,
+        notes=tuple(reader.notes),
+        faults=tuple(reader.faults),
+    )
+
+
+def _chips(reader: Reader, variables: Mapping[str, str]) -> int | None:
+    """The world: stated, or nodes times chips a node."""
+    world = _first(variables, ("PLAN_CHIPS", "WORLD_SIZE"))
+    if world:
+        return world
+    nodes = _first(variables, NODES) or reader.number("nnodes", default=0)
+    each = _first(variables, CHIPS_A_NODE) or reader.number("nproc-per-node", default=0)
+    return nodes * each or None
+
+
+def _first(variables: Mapping[str, str], names: tuple[str, ...]) -> int:
+    return next((int(variables[name]) for name in names if variables.get(name, "").isdigit()), 0)
+
+
+def _layout(reader: Reader, chips: int | None) -> dict[str, int | str]:
+    layout: dict[str, int | str] = {axis: reader.degree(key) for axis, key in DEGREES.items()}
+    tp = int(layout["tp"])
+    inner = math.prod(int(layout[axis]) for axis in DEGREES)
+    if chips is not None:
+        if chips % inner:
+            shown = " × ".join(f"{axis} {layout[axis]}" for axis in DEGREES)
+            reader.fault("D01", f"{shown} = {inner} does not divide {chips} chips.")
+        layout["dp"] = max(chips // inner, 1)
+    if reader.number("num-experts", default=0) > 1:
+        layout["ep"] = reader.degree("expert-model-parallel-size")
+        usual = 1 if reader.flag("moe-tp-extend-ep") else tp
+        layout["etp"] = reader.degree("expert-tensor-parallel-size", default=usual)
+    layout["mbs"] = reader.degree("micro-batch-size")
+    layout["sp"] = "on" if reader.flag("sequence-parallel") and tp > 1 else "off"
+    layout |= _states(reader, layout)
+    layout["recompute"] = _recompute(reader)
+    if reader.flag("use-tp-pp-dp-mapping"):
+        layout["order"] = "tp-cp-pp-dp"
+    if reader.text("schedules-method") in ("dualpipev", "zbv"):
+        layout["schedule"] = reader.text("schedules-method")
+        layout["vpp"] = 2
+    if "ulysses" in reader.text("context-parallel-algo") and layout["cp"] != 1:
+        reader.notes.append(
+            "not priced: cp as Ulysses (context-parallel-algo); it is priced as a ring"
+        )
+    return layout
+
+
+def _states(reader: Reader, layout: Mapping[str, int | str]) -> dict[str, int | str]:
+    """State sharding: the distributed optimizer, or Megatron's FSDP."""
+    strategies = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
+    if reader.flag("use-megatron-fsdp"):
+        word = reader.text("data-parallel-sharding-strategy", default="no_shard")
+        return {"zero": strategies.get(word, 0)}
+    if reader.flag("use-torch-fsdp2"):
+        return {"zero": 3}
+    if not reader.flag("use-distributed-optimizer"):
+        return {"zero": 0}
+    instances = reader.degree("num-distributed-optimizer-instances")
+    data = int(layout.get("dp", 1)) * int(layout["cp"])
+    reader.silently(
+        data % instances > 0,
+        f"num-distributed-optimizer-instances {instances} does not divide dp × cp = {data}.",
+        "Megatron's parser takes it, and its groups refuse it.",
+    )
+    if instances == 1 or data % instances:
+        return {"zero": 1}
+    return {"zero": 1, "shard-group": data // instances}
+
+
+def _recompute(reader: Reader) -> str:
+    kind = reader.text("recompute-granularity")
+    if reader.flag("recompute-activations"):
+        kind = "selective"
+    if kind == "full":
+        return "full"
+    if kind != "selective":
+        return "none"
+    modules = reader.get("recompute-modules") or ["core_attn"]
+    named = set(modules if isinstance(modules, list) else [modules])
+    if named <= {"core_attn"}:
+        reader.notes.append(
+            "recompute of core_attn is priced as none: fused attention keeps no scores"
+        )
+        return "none"
+    extra = sorted(named - {"layernorm", "moe_act", "mla_up_proj", "core_attn"})
+    if extra:
+        reader.notes.append(f"recompute of {', '.join(extra)} is not priced")
+    return "selective"
+
+
+def _precision(reader: Reader) -> str | None:
+    if reader.text("fp8-format", "fp8"):
+        return "fp8"
+    return "bf16" if reader.flag("bf16") else "fp16" if reader.flag("fp16") else "fp32"
+
+
+def _optimizer(reader: Reader) -> str:
+    if reader.text("optimizer") == "sgd":
+        return "sgd"
+    narrow = {"bf16": "adamw-bf16", "fp8": "adamw-8bit", "uint8": "adamw-8bit"}
+    return narrow.get(reader.text("exp-avg-dtype"), "adamw")
+
+
+def _silent(
+    reader: Reader, layout: Mapping[str, int | str], stages: tuple[int, ...] | None, moe: bool
+) -> None:
+    """What Megatron's parser takes without a word."""
+    tp = int(layout["tp"])
+    reader.silently(
+        reader.flag("sequence-parallel") and tp == 1,
+        "sequence-parallel does nothing with tensor-model-parallel-size 1.",
+        "Megatron turns it off. Drop it, or use tp.",
+    )
+    reader.silently(
+        moe and tp > 1 and layout["sp"] == "off",
+        f"experts with tp {tp} need sequence-parallel; training them without it fails later.",
+        "Add --sequence-parallel.",
+    )
+    count = reader.number("recompute-num-layers", default=1)
+    most = max(stages, default=0) if stages else 0
+    if layout["recompute"] == "full" and reader.text("recompute-method") == "block" and most:
+        reader.silently(
+            count > most,
+            f"recompute-num-layers {count} is more than the {most} layers of a stage.",
+            f"Nearest: {most}, which is all of them.",
+        )
+        if count < most:
+            what = f"full recompute of {count} of {most} layers a stage is priced as of all"
+            reader.notes.append(what)
+
+
+def refused(path: str, key: str, value: Json) -> Fault:
+    """A value that a reader cannot follow."""
+    return Fault("W03", f"{key} is {str(value)[:40]!r}, which is not understood.", (), path)

@@ -1,0 +1,135 @@
+"""Which trainer's file it is, and what it says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from planner.errors import PlannerError, listed, nearest
+from planner.frontends.launch import json_files, megatron, torchtitan, yaml_files
+from planner.frontends.launch.found import TrainerFile
+from planner.frontends.launch.shell import options
+from planner.frontends.yaml_source import YamlSource, parse_yaml
+from planner.units import Json
+
+PROGRAMS = ("megatron", "torchtitan", "deepspeed", "accelerate", "mindformers", "galvatron")
+ALIASES = {
+    "megatron-lm": "megatron", "mindspeed": "megatron", "mindspeed-llm": "megatron", "mcore": "megatron",
+    "fsdp": "accelerate", "mindspore": "mindformers", "titan": "torchtitan",
+}  # fmt: skip
+ENDINGS = (".sh", ".json", ".toml", ".py", ".yaml", ".yml", ".txt", ".args")
+MOST_BYTES = 2_000_000
+_YAML_KEYS = {
+    "mindformers": ("parallel_config", "runner_config", "recompute_config"),
+    "accelerate": ("distributed_type", "fsdp_config", "parallelism_config"),
+}
+_JSON_KEYS = {
+    "deepspeed": ("zero_optimization", "train_micro_batch_size_per_gpu", "train_batch_size"),
+    "galvatron": ("pp_deg", "tp_sizes_enc"),
+    "megatron": ("world_size", "plan"),
+}
+
+
+def read_trainer_file(path: Path, program: str | None = None) -> TrainerFile:
+    """A trainer's configuration.
+
+    Args:
+        path: the file.
+        program: whose it is; None to know it by its keys.
+
+    Raises:
+        PlannerError: a file that cannot be read (F01), an unknown trainer (T02), a file of no trainer that we know or
+            with values that cannot be (W03), a model that is described in part (M02).
+    """
+    text = _text(path)
+    asked = _program(program)
+    found = _by_ending(path, text, asked)
+    if found is None or (asked and found.program != asked):
+        whose = f"{asked}'s" if asked else f"one of {listed(PROGRAMS)}"
+        raise PlannerError.of(
+            "W03",
+            f"is no configuration of a trainer that we read: {whose} was expected.",
+            where=str(path),
+        )
+    return found
+
+
+def is_trainer_file(path: Path) -> bool:
+    """Whether a file is a trainer's configuration, by its ending and a look at its keys."""
+    if path.suffix.lower() not in ENDINGS or not path.is_file():
+        return False
+    try:
+        text = _text(path)
+        if path.suffix == ".sh":
+            return "--" in text
+        return _by_ending(path, text, None) is not None
+    except PlannerError:
+        return False
+
+
+def _program(word: str | None) -> str | None:
+    if word is None:
+        return None
+    name = word.strip().lower().replace("_", "-")
+    name = ALIASES.get(name, name)
+    if name in PROGRAMS:
+        return name
+    close = listed(nearest(name, [*PROGRAMS, *ALIASES], 2), "and")
+    raise PlannerError.of(
+        "T02",
+        f"no files of a trainer named '{word}' are read. Nearest: {close}.",
+        f"Possible: {listed(PROGRAMS)}.",
+    )
+
+
+def _by_ending(path: Path, text: str, asked: str | None) -> TrainerFile | None:
+    where, ending = str(path), path.suffix.lower()
+    if ending == ".json":
+        return _json(where, text)
+    if ending in (".yaml", ".yml"):
+        return _yaml(parse_yaml(text, where))
+    if ending == ".toml":
+        return torchtitan.from_toml(where, text)
+    if ending == ".py":
+        return torchtitan.from_module(where, text) if "parallelism" in text else None
+    values, variables = options(text, where)
+    if asked == "torchtitan" or any(name.startswith("parallelism.") for name in values):
+        return torchtitan.from_flags(where, values)
+    return megatron.read(where, values, variables)
+
+
+def _json(where: str, text: str) -> TrainerFile | None:
+    data = json_files.parsed(where, text)
+    program = _known(data, _JSON_KEYS)
+    readers = {
+        "deepspeed": json_files.read_deepspeed,
+        "galvatron": json_files.read_galvatron,
+        "megatron": json_files.read_megatron,
+    }
+    return readers[program](where, data) if program else None
+
+
+def _yaml(source: YamlSource) -> TrainerFile | None:
+    if not isinstance(source.data, dict):
+        return None
+    program = _known(source.data, _YAML_KEYS)
+    readers = {"mindformers": yaml_files.read_mindformers, "accelerate": yaml_files.read_accelerate}
+    return readers[program](source) if program else None
+
+
+def _known(data: Mapping[str, Json], keys: Mapping[str, tuple[str, ...]]) -> str | None:
+    counts = {program: sum(key in data for key in names) for program, names in keys.items()}
+    best = max(counts, key=lambda program: counts[program])
+    return best if counts[best] else None
+
+
+def _text(path: Path) -> str:
+    try:
+        if path.stat().st_size > MOST_BYTES:
+            raise PlannerError.of("W03", "is too large for a configuration.", where=str(path))
+        return path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError:
+        raise PlannerError.of("W03", "is not text.", where=str(path)) from None
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or "no such path"
+        raise PlannerError.of("F01", f"cannot read {str(path)!r}: {why}.") from None

@@ -1,0 +1,202 @@
+"""torchtitan: TOML job files (0.2), configuration modules (0.3), and flags on a command line."""
+
+from __future__ import annotations
+
+import ast
+import math
+import re
+import tomllib
+from collections.abc import Mapping
+
+from planner.errors import PlannerError
+from planner.frontends.launch.found import Reader, TrainerFile, without_defaults
+from planner.units import Json
+
+SCHEDULES = {
+    "1f1b": "1f1b",
+    "gpipe": "gpipe",
+    "interleaved1f1b": "interleaved",
+    "interleavedzerobubble": "zb-h1",
+    "zbvzerobubble": "zbv",
+    "dualpipev": "dualpipev",
+}
+SECTIONS = {
+    "TrainingConfig": "training",
+    "ParallelismConfig": "parallelism",
+    "CompileConfig": "compile",
+}
+"""Classes of a configuration module to the sections that they fill."""
+CATALOGUE = {
+    "llama3": "llama-3-{}",
+    "qwen3": "qwen3-{}",
+    "deepseek_v3": "deepseek-v3",
+    "gpt_oss": "gpt-oss-{}",
+}
+"""torchtitan's packages of models to names of our catalogue; the braces stand for the size."""
+
+
+def from_toml(path: str, text: str) -> TrainerFile:
+    """A job file.
+
+    Raises:
+        PlannerError: no TOML, or values that cannot be (W03).
+    """
+    try:
+        data = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise PlannerError.of("W03", f"is not TOML: {error}.", where=path) from None
+    values = {
+        f"{section}.{key}": value
+        for section, table in data.items()
+        if isinstance(table, dict)
+        for key, value in table.items()
+    }
+    mode = str(values.get("activation_checkpoint.mode", "none"))
+    return _read(path, values, mode, _named(values.get("model.name"), values.get("model.flavor")))
+
+
+def from_module(path: str, text: str) -> TrainerFile:
+    """A configuration module, not run: assignments to ``config.section.key`` and arguments of its classes.
+
+    Raises:
+        PlannerError: no Python (W03).
+    """
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError) as error:
+        raise PlannerError.of("W03", f"is not Python: {error}.", where=path) from None
+    values: dict[str, Json] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and len(node.targets) == 1:
+            target = ast.unparse(node.targets[0]).split(".")
+            if len(target) == 3:
+                values[".".join(target[1:])] = _literal(node.value)
+        elif isinstance(node, ast.Call) and (name := ast.unparse(node.func)) in SECTIONS:
+            values |= {
+                f"{SECTIONS[name]}.{word.arg}": _literal(word.value) for word in node.keywords
+            }
+    words = set(re.findall(r"\b(FullAC|SelectiveAC|MemoryBudgetAC)\.Config", text))
+    mode = "full" if "FullAC" in words else "selective" if words else "none"
+    source = re.search(r"torchtitan\.models\.(\w+)\.config_registry import (\w+)", text)
+    size = source[2].removeprefix(f"{source[1]}_") if source else None
+    return _read(path, values, mode, _named(source[1] if source else None, size))
+
+
+def from_flags(path: str, values: Mapping[str, Json]) -> TrainerFile:
+    """Flags such as ``--parallelism.tensor_parallel_degree 4``."""
+    mode = str(values.get("activation_checkpoint.mode", "none"))
+    name = re.sub(r"_config$", "", str(values.get("config", "")))
+    module = str(values.get("module", values.get("model.name", "")))
+    size = name.removeprefix(f"{module}_") or values.get("model.flavor")
+    return _read(path, values, mode, _named(module or None, size))
+
+
+def _literal(node: ast.expr) -> Json:
+    try:
+        return ast.literal_eval(node)
+    except (ValueError, TypeError, SyntaxError):
+        return None
+
+
+def _named(package: Json, size: Json) -> str | None:
+    if package not in CATALOGUE or not size:
+        return None
+    return CATALOGUE[str(package)].format(
+        str(size).lower().replace("_", "-").replace("0-6b", "0.6b").replace("1-7b", "1.7b")
+    )
+
+
+def _read(path: str, values: Mapping[str, Json], mode: str, model: str | None) -> TrainerFile:
+    r = Reader(path, values)
+
+    def degree(key: str) -> int:
+        return r.degree(f"parallelism.{key}_degree")
+
+    tp, pp, cp = degree("tensor_parallel"), degree("pipeline_parallel"), degree("context_parallel")
+    replicate = degree("data_parallel_replicate")
+    shard = r.number("parallelism.data_parallel_shard_degree", default=-1)
+    layout: dict[str, int | str] = {
+        "tp": tp,
+        "pp": pp,
+        "cp": cp,
+        "ep": degree("expert_parallel"),
+    }
+    chips = None
+    if shard > 0:
+        layout["dp"] = replicate * shard
+        chips = replicate * shard * math.prod((tp, pp, cp))
+        if replicate > 1 and shard * cp > 1:
+            layout["shard-group"] = shard * cp
+    elif replicate > 1:
+        r.notes.append(f"states are sharded over 1/{replicate} of the data ranks; priced over all")
+    reshard = r.text("parallelism.fsdp_reshard_after_forward", default="default")
+    layout["zero"] = 0 if shard * cp == 1 and replicate > 1 else 2 if reshard == "never" or (
+        reshard == "default" and pp > 1
+    ) else 3  # fmt: skip
+    layout["sp"] = "on" if tp > 1 else "off"
+    layout["recompute"] = {"none": "none", "full": "full", "selective": "selective"}.get(
+        mode, "selective"
+    )
+    stages = _pipeline(r, layout, pp)
+    _batches(r, layout, pp)
+    if r.text("activation_checkpoint.selective_ac_option") == "2":
+        r.notes.append(
+            "recompute of every second layer is priced as torchtitan's selective mode by operators"
+        )
+    r.silently(
+        mode not in ("none", "full", "selective", "memory_budget"),
+        f"activation_checkpoint.mode is '{mode}', which torchtitan only trips over when it trains.",
+        "It can be none, selective, full or memory_budget.",
+    )
+    r.done()
+    return TrainerFile(
+        path=path, program="torchtitan", trainer="torchtitan", layout=without_defaults(layout), model=model,
+        chips=chips, global_batch=max(r.number("training.global_batch_size"), 0) or None,
+        seq_len=r.number("training.seq_len") or None,
+        precision="fp32" if r.text("training.mixed_precision_param") == "float32" else "bf16",
+        stages=stages, notes=tuple(r.notes), faults=tuple(r.faults),
+    )  # fmt: skip
+
+
+def _pipeline(r: Reader, layout: dict[str, int | str], pp: int) -> tuple[int, ...] | None:
+    if pp == 1:
+        return None
+    word = r.text("parallelism.pipeline_parallel_schedule", default="1F1B")
+    schedule = SCHEDULES.get(word.lower())
+    r.silently(
+        schedule is None,
+        f"pipeline_parallel_schedule '{word}' is taken by the parser, and torch has no such schedule.",
+        "It can be GPipe, 1F1B, Interleaved1F1B, InterleavedZeroBubble, ZBVZeroBubble or DualPipeV.",
+    )
+    layout["schedule"] = schedule or "1f1b"
+    parts = r.get("parallelism.module_fqns_per_model_part")
+    if not isinstance(parts, list):
+        r.notes.append(
+            "stages are left to torchtitan, which counts embedding and head as a layer each"
+        )
+        return None
+    sizes = tuple(sum(str(name).startswith("layers.") for name in part) for part in parts)
+    if len(sizes) % pp:
+        r.fault(
+            "P01", f"module_fqns_per_model_part names {len(sizes)} stages, no multiple of pp {pp}."
+        )
+    layout["vpp"] = max(1, len(sizes) // pp)
+    return sizes if len(set(sizes)) > 1 else None
+
+
+def _batches(r: Reader, layout: dict[str, int | str], pp: int) -> None:
+    """The micro-batch: the local batch, or with a pipeline a piece of it."""
+    local = r.degree("training.local_batch_size", default=8)
+    micro = r.degree("parallelism.pipeline_parallel_microbatch_size") if pp > 1 else local
+    if local % micro:
+        r.fault(
+            "B02", f"local_batch_size {local} is no multiple of the pipeline's micro-batch {micro}."
+        )
+    layout["mbs"] = micro
+    batch = r.number("training.global_batch_size", default=-1)
+    dp = int(layout.get("dp", 0))
+    r.silently(
+        batch > 0 and dp > 0 and batch % (local * dp) > 0,
+        f"global_batch_size {batch} is no multiple of local_batch_size × dp = {local} × {dp}.",
+        "The parser takes it, and the trainer refuses it when it is built.",
+    )

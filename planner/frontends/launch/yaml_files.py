@@ -1,0 +1,232 @@
+"""YAML configurations: Accelerate's launcher and MindFormers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from planner.frontends.launch.decoder import Decoder, architecture, needed
+from planner.frontends.launch.found import Reader, TrainerFile, without_defaults
+from planner.frontends.yaml_source import YamlSource
+from planner.units import Json
+
+FSDP = frozenset(
+    f"fsdp_{name}"
+    for name in (
+        "version", "offload_params", "min_num_params", "sharding_strategy", "reshard_after_forward",
+        "auto_wrap_policy", "transformer_layer_cls_to_wrap", "backward_prefetch", "state_dict_type",
+        "forward_prefetch", "use_orig_params", "cpu_ram_efficient_loading", "sync_module_states",
+        "activation_checkpointing", "activation_checkpointing_offload",
+    )
+)  # fmt: skip
+PARALLELISM = frozenset(
+    f"parallelism_config_{name}"
+    for name in (
+        "dp_replicate_size", "dp_shard_size", "tp_size", "cp_size", "cp_backend", "cp_comm_strategy", "sp_size",
+        "sp_backend", "sp_seq_length", "sp_seq_length_is_variable", "sp_attn_implementation",
+    )
+)  # fmt: skip
+"""Keys that Accelerate 1.15.0 knows inside its two sections; it ignores any other silently."""
+
+
+def read_accelerate(source: YamlSource) -> TrainerFile:
+    """Accelerate: data ranks and their sharding; the model and the batches are the script's."""
+    data: dict[str, Json] = source.data
+    r = Reader(source.path, data)
+    fsdp = Reader(
+        source.path, _section(data, "fsdp_config"), notes=r.notes, faults=r.faults, wrong=r.wrong
+    )
+    sizes = Reader(
+        source.path,
+        _section(data, "parallelism_config"),
+        notes=r.notes,
+        faults=r.faults,
+        wrong=r.wrong,
+    )
+    fsdp.unknown(FSDP, "fsdp_config")
+    sizes.unknown(PARALLELISM, "parallelism_config")
+    chips = r.number("num_processes") or None
+    replicate = sizes.degree("parallelism_config_dp_replicate_size")
+    shard = sizes.degree("parallelism_config_dp_shard_size")
+    tp, cp = sizes.degree("parallelism_config_tp_size"), sizes.degree("parallelism_config_cp_size")
+    product = math.prod((replicate, shard, tp, cp))
+    if not sizes.values:
+        shard = product = chips or 1
+    r.silently(
+        chips is not None and product != chips,
+        f"the sizes of parallelism_config make {product} ranks, and num_processes is {chips}.",
+        "Accelerate only notices once the processes run.",
+    )
+    level = _fsdp_level(r, fsdp)
+    layout: dict[str, int | str] = {
+        "dp": replicate * shard, "tp": tp, "cp": cp, "zero": level, "sp": "off",
+        "recompute": "full" if fsdp.flag("fsdp_activation_checkpointing") else "none",
+    }  # fmt: skip
+    if replicate > 1 and level and shard * cp > 1:
+        layout["shard-group"] = shard * cp
+    if fsdp.flag("fsdp_offload_params"):
+        r.notes.append("not priced: weights and states on the host (fsdp_offload_params)")
+    r.notes.append("batches are decided in the training script, not here")
+    r.done()
+    narrow = r.text("mixed_precision", default="no")
+    return TrainerFile(
+        path=source.path, program="accelerate", trainer="fsdp" if tp == 1 else "torchtitan",
+        layout=without_defaults(layout), chips=product, precision=narrow if narrow != "no" else "fp32",
+        notes=tuple(r.notes), faults=tuple(r.faults),
+    )  # fmt: skip
+
+
+def _fsdp_level(r: Reader, fsdp: Reader) -> int:
+    if r.text("distributed_type").upper() != "FSDP":
+        return 0
+    if fsdp.number("fsdp_version", default=1) == 1:
+        words = {
+            "FULL_SHARD": 3,
+            "SHARD_GRAD_OP": 2,
+            "NO_SHARD": 0,
+            "HYBRID_SHARD": 3,
+            "1": 3,
+            "2": 2,
+            "3": 0,
+        }
+        return words.get(fsdp.text("fsdp_sharding_strategy", default="FULL_SHARD").upper(), 3)
+    return 3 if fsdp.get("fsdp_reshard_after_forward") is not False else 2
+
+
+def _section(data: Mapping[str, Json], key: str) -> dict[str, Json]:
+    value = data.get(key)
+    return value if isinstance(value, dict) else {}
+
+
+def read_mindformers(source: YamlSource) -> TrainerFile:
+    """MindFormers: model, recipe and layout in one file."""
+    data: dict[str, Json] = source.data
+    values: dict[str, Json] = {}
+    for name in ("parallel_config", "recompute_config", "runner_config", "parallel", "moe_config"):
+        values |= {f"{name}.{key}": value for key, value in _section(data, name).items()}
+    config = _section(_section(data, "model"), "model_config")
+    values |= {f"model.{key}": value for key, value in config.items()}
+    r = Reader(source.path, values)
+    p = {axis: r.degree(f"parallel_config.{key}") for axis, key in {
+        "dp": "data_parallel", "tp": "model_parallel", "cp": "context_parallel", "pp": "pipeline_stage",
+    }.items()}  # fmt: skip
+    model = _mindformers_model(r, data)
+    layout: dict[str, int | str] = {
+        **p,
+        "mbs": r.degree("runner_config.batch_size", "model.batch_size"),
+    }
+    layout["sp"] = "on" if r.flag("parallel_config.use_seq_parallel") and p["tp"] > 1 else "off"
+    if model.experts:
+        ep = r.degree("parallel_config.expert_parallel")
+        layout |= {"ep": ep, "etp": p["tp"]}
+        what = f"expert_parallel {ep} does not divide {model.experts} experts."
+        r.silently(model.experts % ep > 0, what, "MindFormers takes it.")
+    layout["zero"] = int(r.flag("parallel.enable_parallel_optimizer"))
+    layout |= _recomputed(r)
+    turns = _turns(r, p["pp"])
+    stages = _mindformers_stages(r, model.layers, p["pp"], layout)
+    r.silently(p["pp"] > 1 and r.flag("parallel_config.vocab_emb_dp"),
+               "vocab_emb_dp is turned off where there are stages.", "Write vocab_emb_dp: False")  # fmt: skip
+    if p["pp"] > 1 and turns < p["pp"]:
+        r.silently(
+            True, f"micro_batch_num {turns} does not fill {p['pp']} stages.", f"Nearest: {p['pp']}."
+        )
+    r.done()
+    return TrainerFile(
+        path=source.path, program="mindformers", trainer="mindspore", layout=without_defaults(layout),
+        architecture=architecture(model) if model.layers else None, chips=math.prod(p.values()),
+        global_batch=int(layout["mbs"]) * p["dp"] * turns, seq_len=model.seq or None, precision=_narrow(r),
+        stages=stages, notes=tuple(r.notes), faults=tuple(r.faults),
+    )  # fmt: skip
+
+
+def _turns(r: Reader, pp: int) -> int:
+    """Micro-batches of a data rank."""
+    inner = r.degree("parallel_config.micro_batch_num") if pp > 1 else 1
+    return inner * r.degree("runner_config.gradient_accumulation_steps")
+
+
+def _narrow(r: Reader) -> str:
+    words = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
+    return words.get(r.text("model.compute_dtype", default="float16"), "bf16")
+
+
+def _recomputed(r: Reader) -> dict[str, int | str]:
+    whole, some = r.get("recompute_config.recompute"), r.get("recompute_config.select_recompute")
+    if isinstance(whole, list | dict):
+        r.notes.append("recompute of some layers of a stage is priced as of all")
+    mode = (
+        "full"
+        if whole not in (None, False)
+        else "selective"
+        if some not in (None, False, [], {})
+        else "none"
+    )
+    return {"recompute": mode}
+
+
+def _mindformers_stages(
+    r: Reader, layers: int, pp: int, layout: dict[str, int | str]
+) -> tuple[int, ...] | None:
+    """Equal shares plus offsets, one for every stage, or for every stage of every chunk."""
+    chunks = r.degree("model.pp_interleave_num")
+    scheduler = r.text("parallel.pipeline_config.pipeline_scheduler")
+    if pp == 1:
+        return None
+    if chunks > 1:
+        layout["vpp"] = chunks
+        layout["schedule"] = "zbv" if scheduler == "zero_bubble_v" else "interleaved"
+    offset = r.get("model.offset")
+    if not isinstance(offset, list):
+        return None
+    flat = [value for row in offset for value in (row if isinstance(row, list) else [row])]
+    share = layers // (pp * chunks)
+    sizes = tuple(share + int(value) for value in flat)
+    if len(sizes) != pp * chunks or sum(sizes) != layers:
+        r.fault(
+            "P01",
+            f"offset makes stages of {list(sizes)} layers, and the model has {layers} in {pp * chunks}.",
+        )
+    return sizes if len(set(sizes)) > 1 else None
+
+
+def _mindformers_model(r: Reader, data: Mapping[str, Json]) -> Decoder:
+    heads, hidden = (
+        r.number("model.num_heads", "model.num_attention_heads"),
+        r.number("model.hidden_size"),
+    )
+    experts = r.number("moe_config.expert_num")
+    experts = experts if experts > 1 else 0
+    layers = r.number("model.num_layers", "model.num_hidden_layers")
+    first = r.number("moe_config.first_k_dense_replace", "model.first_k_dense_replace")
+    width = r.number("moe_config.moe_intermediate_size", "model.moe_intermediate_size")
+    found = Decoder(
+        name=str(_section(data, "trainer").get("model_name") or "model of the YAML file"),
+        layers=layers, hidden=hidden, heads=heads, kv_heads=r.number("model.n_kv_heads", default=heads),
+        head_dim=r.number("model.head_dim", default=hidden // max(heads, 1)), ffn=_feed_forward(r, hidden),
+        vocab=r.number("model.vocab_size"), seq=r.number("model.seq_length"), gated=True, norm="rms",
+        tied=r.flag("model.tie_word_embeddings"), mtp=max(r.number("model.mtp_depth"), 0),
+        dense=tuple(layer < first for layer in range(layers)) if experts else (), experts=experts,
+        top_k=r.number("moe_config.num_experts_chosen", default=2), expert_ffn=width or _feed_forward(r, hidden),
+        shared_ffn=r.number("moe_config.shared_expert_num") * (width or _feed_forward(r, hidden)) if experts else 0,
+        router_bias=r.flag("moe_config.balance_via_topk_bias"),
+        q_latent=r.number("model.q_lora_rank"), kv_latent=r.number("model.kv_lora_rank"),
+        nope_dim=r.number("model.qk_nope_head_dim", default=128),
+        rope_dim=r.number("model.qk_rope_head_dim", default=64),
+        value_dim=r.number("model.v_head_dim", default=128), source=r.path,
+    )  # fmt: skip
+    if layers:
+        needed(r, {"num_layers": layers, "hidden_size": hidden, "num_heads": heads, "vocab_size": found.vocab,
+                   "seq_length": found.seq})  # fmt: skip
+    return found
+
+
+def _feed_forward(r: Reader, hidden: int) -> int:
+    """Stated, or Llama's rule: two thirds of four times the width, times a factor, rounded up."""
+    stated = r.number("model.intermediate_size")
+    if stated:
+        return stated
+    multiple = r.number("model.multiple_of", default=256)
+    factor = float(r.get("model.ffn_dim_multiplier") or 1)
+    wide = int(factor * int(8 * hidden / 3))
+    return -(-wide // max(multiple, 1)) * multiple

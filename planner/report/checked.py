@@ -1,0 +1,130 @@
+"""The page of a checked configuration: what it costs, what is wrong with it, what would be better."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+from planner.errors import Fault
+from planner.plan.schema import NoPlan, Plan
+from planner.report.degrees import described
+from planner.report.numbers import gib
+from planner.report.tables import BLANK, Line, Style, labelled, styled
+from planner.units import Json, show_seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """What a check found, as a page needs it."""
+
+    name: str
+    """The file."""
+    program: str
+    """Whose file it is."""
+    stages: tuple[int, ...] | None
+    """Layers of every chunk as the file has them, where they are not equal."""
+    notes: tuple[str, ...]
+    silent: tuple[Fault, ...]
+    """What the trainer takes without a word although it is wrong."""
+    broken: tuple[Fault, ...]
+    """Rules of the trainer that are broken."""
+    plan: Plan | None
+    better: Plan | NoPlan | None
+
+    @property
+    def verdict(self) -> tuple[str, Style]:
+        """The first line."""
+        if self.plan is None:
+            return "Cannot run", "bad"
+        return ("Fits", "good") if self.plan.fits else ("Does not fit", "bad")
+
+
+def page(found: Judged, *, width: int) -> list[Line]:
+    """All of it, the verdict first."""
+    word, style = found.verdict
+    lines: list[Line] = []
+    if found.plan is None:
+        lines += styled([f"  {word}: {found.name}, read as {found.program}."], style)
+    else:
+        p = found.plan
+        first = f"  {word}. {show_seconds(p.step)} a step: {p.tokens_per_second_per_chip:,.0f} tokens/s/chip"
+        lines += styled([f"{first}, {100 * p.mfu:.1f} % MFU"], style)
+        lines += styled([f"  {', '.join(described(p.degrees))}"])
+        fullest = f"on the fullest chip (stage {p.memory_stage})"
+        lines += styled([f"  {gib(p.memory)} of {gib(p.memory_limit)} GiB {fullest}"])
+        lines += styled([f"  {found.name}, read as {found.program}"], "dim")
+    for label, faults in (("Broken", found.broken), ("Silent", found.silent)):
+        for fault in faults:
+            lines += [BLANK, *labelled(label, [fault.what, *fault.fix], width, "bad", " ")]
+    if found.silent:
+        lines += styled(
+            ["           The trainer takes what is marked silent without a word."], "dim"
+        )
+    notes = list(found.notes)
+    if found.stages and found.plan is not None and found.stages != _stages(found.plan):
+        notes.append(
+            f"its stages of {_listed(found.stages)} layers are priced as {_listed(_stages(found.plan))}"
+        )
+    if notes:
+        lines += [BLANK, *labelled("Note", notes, width, "dim", "\n")]
+    return [*lines, *_better(found, width)]
+
+
+def _better(found: Judged, width: int) -> list[Line]:
+    """The best plan beside the file's own."""
+    if found.better is None:
+        return []
+    if isinstance(found.better, NoPlan):
+        return [
+            BLANK,
+            *labelled("Better", ["no layout of this model fits these chips"], width, "bad"),
+        ]
+    b = found.better
+    if found.plan is not None and found.plan.fits and b.step >= found.plan.step * (1 - 1e-9):
+        return [
+            BLANK,
+            *labelled("Better", ["nothing is faster: this is the best plan"], width, "good"),
+        ]
+    pieces = [f"{show_seconds(b.step)} a step"]
+    if found.plan is not None:
+        saved = 100 * (1 - b.step / found.plan.step)
+        word = "faster" if saved >= 0 else "slower, but it fits"
+        pieces[0] += (
+            f" ({abs(saved):.1f} % less time)" if saved >= 0 else f" ({-saved:.1f} % {word})"
+        )
+    pieces += described(b.degrees)
+    pieces.append(f"{gib(b.memory)} of {gib(b.memory_limit)} GiB")
+    return [BLANK, *labelled("Better", pieces, width, "good")]
+
+
+def _stages(plan: Plan) -> tuple[int, ...]:
+    """Layers of every chunk of a plan in the order of visits, schedules in a V left aside."""
+    turns = max(len(stage.layers) for stage in plan.stages)
+    return tuple(_count(stage.layers[turn]) for turn in range(turns) for stage in plan.stages)
+
+
+def _count(folded: str) -> int:
+    total = 0
+    for part in filter(None, folded.split(", ")):
+        first, _, last = part.partition("-")
+        total += int(last or first) - int(first) + 1
+    return total
+
+
+def _listed(sizes: Sequence[int]) -> str:
+    shown = ", ".join(map(str, sizes[:12]))
+    return f"{shown}, …" if len(sizes) > 12 else shown
+
+
+def as_data(found: Judged) -> dict[str, Json]:
+    """The same for programs."""
+    return {
+        "file": found.name,
+        "program": found.program,
+        "verdict": found.verdict[0].lower(),
+        "notes": list(found.notes),
+        "silent": [asdict(fault) for fault in found.silent],
+        "broken": [asdict(fault) for fault in found.broken],
+        "plan": None if found.plan is None else found.plan.model_dump(mode="json"),
+        "better": None if found.better is None else found.better.model_dump(mode="json"),
+    }

@@ -1,0 +1,60 @@
+"""``shardwright check``: a trainer's file judged on a page and as JSON, with an exit code for scripts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from cli.main import main
+
+WORDS = (
+    "--num-layers 32 --hidden-size 4096 --num-attention-heads 32 --group-query-attention --num-query-groups 8 "
+    "--ffn-hidden-size 14336 --swiglu --normalization RMSNorm --disable-bias-linear --vocab-size 128256 "
+    "--untie-embeddings-and-output-weights --position-embedding-type rope --seq-length 4096 "
+    "--max-position-embeddings 4096 --bf16 --micro-batch-size 1 --global-batch-size 64 --use-distributed-optimizer"
+)
+
+
+@pytest.fixture
+def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.undo()
+    path = tmp_path / "run.sh"
+    path.write_text(
+        f"NNODES=2\nGPUS_PER_NODE=8\npretrain_gpt.py {WORDS} --tensor-model-parallel-size 8 --sequence-parallel\n"
+    )
+    return path
+
+
+def test_the_page_and_the_better_plan(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", str(script), "--cluster", "h100-sxm", "--quiet"]) == 0
+    told = capsys.readouterr().out
+    assert told.startswith("  Fits. ")
+    assert "dp 2 × tp 8 × pp 1, micro-batch 1, ZeRO-1, no recompute" in told
+    assert "read as megatron" in told
+    assert "less time)" in told
+    assert all(len(line) <= 110 for line in told.splitlines() if str(script) not in line)
+
+
+def test_silent_faults_end_with_their_own_code(
+    script: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script.write_text(script.read_text().replace("size 8 --seq", "size 1 --seq"))
+    assert main(["check", str(script), "-c", "h100-sxm", "--no-search"]) == 5
+    assert "does nothing with tensor-model-parallel-size 1" in capsys.readouterr().out
+
+
+def test_as_json(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", str(script), "-c", "h100-sxm", "--no-search", "--format", "json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert data["verdict"] == "fits"
+    assert data["plan"]["degrees"]["tp"] == 8
+    assert data["better"] is None
+
+
+def test_broken_rules_and_wrong_clusters(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", str(script), "-c", "h100-sxm:32", "--no-search"]) == 5
+    assert "but the cluster has 32 chips" in capsys.readouterr().out
+    assert main(["check", str(script), "-c", "h100-sxm", "--trainer", "deepspeed"]) == 2
+    assert "[W03]" in capsys.readouterr().err
