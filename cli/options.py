@@ -29,6 +29,52 @@ Cluster: TypeAlias = Annotated[
         help="A profile's name, a file, CHIP:COUNT (h100-sxm:256) or CHIP:NODESxPER (a910b:48x8).",
     ),
 ]  # fmt: skip
+MaybeModel: TypeAlias = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="MODEL",
+        help="A name, a folder or file with a config.json, or a YAML file; with --like that of the plan.",
+    ),
+]
+MaybeCluster: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--cluster", "-c", metavar="SPEC",
+        help="A profile's name, a file, CHIP:COUNT (h100-sxm:256) or CHIP:NODESxPER (a910b:48x8).",
+    ),
+]  # fmt: skip
+MaybeTrainer: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--trainer",
+        "-t",
+        metavar="NAME",
+        help="What the plan must be expressible in; default: megatron.",
+    ),
+]
+Like: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        "--like",
+        metavar="PLAN",
+        help="Ask what this plan answered, with what is stated here instead.",
+    ),
+]
+WarmStart: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--warm-start", metavar="LAYOUT",
+        help="The layout that you have, a plan's file or tp=8,pp=4: always shown as a row.",
+    ),
+]  # fmt: skip
+MaybeLayoutSettings: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="KEY=VALUE,...",
+        help="The layout, as tp=8,pp=4,mbs=1,recompute=full; other keys are the model's. With --like what differs "
+        "from the plan's. Repeatable.",
+    ),
+]  # fmt: skip
 Clusters: TypeAlias = Annotated[
     list[str],
     typer.Option("--cluster", "-c", metavar="SPEC", help="As for `plan`. Repeatable."),
@@ -146,13 +192,6 @@ ModelSettings: TypeAlias = Annotated[
         help="A key of the model, as num_key_value_heads=8. Repeatable.",
     ),
 ]
-LayoutSettings: TypeAlias = Annotated[
-    list[str],
-    typer.Option(
-        "--set", metavar="KEY=VALUE,...",
-        help="The layout, as tp=8,pp=4,mbs=1,recompute=full; other keys are the model's. Repeatable.",
-    ),
-]  # fmt: skip
 Out: TypeAlias = Annotated[
     list[Path] | None,
     typer.Option(

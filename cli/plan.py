@@ -12,9 +12,9 @@ NEXT_STEPS = (
 
 
 def plan(
-    model: o.Model,
-    cluster: o.Cluster,
-    trainer: o.Trainer = "megatron",
+    model: o.MaybeModel = None,
+    cluster: o.MaybeCluster = None,
+    trainer: o.MaybeTrainer = None,
     global_batch: o.GlobalBatch = None,
     seq_len: o.SeqLen = None,
     precision: o.Precision = None,
@@ -26,6 +26,8 @@ def plan(
     objective: o.Objective = "step-time",
     time_limit: o.TimeLimit = "60s",
     set_: o.ModelSettings = None,
+    like: o.Like = None,
+    warm_start: o.WarmStart = None,
     top: o.Top = 5,
     detail: o.Detail = None,
     form: o.Format = "table",
@@ -35,17 +37,18 @@ def plan(
     no_color: o.NoColor = False,
 ) -> int:
     """Find the fastest plan that fits, and say why."""
+    from cli import asking
     from cli.answer import Output, deliver
     from cli.console import ProgressLine, Screen
     from cli.layout import model_only
-    from planner.api import Question
     from planner.api import plan as find
 
     screen = Screen(quiet=quiet, verbose=verbose, no_color=no_color)
     output = Output.asked(form, detail, out)
-    question = Question(
-        model=model,
-        cluster=cluster,
+    question = asking.asked(
+        model,
+        cluster,
+        asking.earlier_plan(like),
         trainer=trainer,
         global_batch=o.batch(global_batch),
         seq_len=o.tokens(seq_len),
@@ -58,6 +61,7 @@ def plan(
         objective=o.chosen(objective, o.OBJECTIVES, "--objective"),
         time_limit=o.seconds(time_limit),
         top=top,
+        warm_start=asking.own_layout(warm_start),
         overrides=model_only(o.settings(set_, "--set")),
         figures=output.figures,
     )

@@ -11,10 +11,10 @@ NEXT_STEPS = (
 
 
 def price(
-    model: o.Model,
-    cluster: o.Cluster,
-    set_: o.LayoutSettings,
-    trainer: o.Trainer = "megatron",
+    model: o.MaybeModel = None,
+    cluster: o.MaybeCluster = None,
+    set_: o.MaybeLayoutSettings = None,
+    trainer: o.MaybeTrainer = None,
     global_batch: o.GlobalBatch = None,
     seq_len: o.SeqLen = None,
     precision: o.Precision = None,
@@ -23,6 +23,7 @@ def price(
     memory_limit: o.MemoryLimit = None,
     what_if: o.WhatIf = None,
     pin: o.OperatorPins = None,
+    like: o.Like = None,
     detail: o.Detail = None,
     form: o.Format = "table",
     out: o.Out = None,
@@ -31,19 +32,28 @@ def price(
     no_color: o.NoColor = False,
 ) -> int:
     """Evaluate a layout that you already have; no search."""
+    from cli import asking
     from cli.answer import Output, deliver
     from cli.console import Screen
     from cli.layout import divided, in_words_of_set
-    from planner.api import Question
     from planner.api import price as evaluate
     from planner.errors import PlannerError
+    from planner.plan.layout import layout_of
 
     screen = Screen(quiet=quiet, verbose=verbose, no_color=no_color)
     output = Output.asked(form, detail, out)
+    earlier = asking.earlier_plan(like)
     layout, overrides = divided(o.settings(set_, "--set"))
-    question = Question(
-        model=model,
-        cluster=cluster,
+    if earlier is not None:
+        layout = layout_of(earlier.degrees, earlier.pins) | layout
+    elif not layout:
+        raise PlannerError.of(
+            "A03", "missing option '--set'.", "Write it like --set tp=8,pp=4,mbs=1"
+        )
+    question = asking.asked(
+        model,
+        cluster,
+        earlier,
         trainer=trainer,
         global_batch=o.batch(global_batch),
         seq_len=o.tokens(seq_len),

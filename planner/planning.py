@@ -52,6 +52,7 @@ def plan(
         PlannerError: wrong input, or pins that no layout can satisfy.
     """
     known = understand(question)
+    own = _own(known, question.warm_start) if question.warm_start else None
     deadline = time.monotonic() + question.time_limit
     outcome = search(
         known.task,
@@ -64,7 +65,7 @@ def plan(
         header = replace(
             _header(known, known.pins), pin_prices=_pin_prices(known, outcome, deadline)
         )
-        found = build_plan(known.task, outcome, header)
+        found = build_plan(known.task, outcome, header, own)
         if not question.figures:
             return found
         drawn = figures(outcome.best.task, outcome.best, outcome, known.pins)
@@ -99,12 +100,7 @@ def price(question: Question, layout: Mapping[str, int | str]) -> Plan:
         PlannerError: wrong input, or every rule of the trainer that the layout breaks.
     """
     known = understand(question)
-    pins = from_layout(layout, known.task.trainer)
-    unequal = [pin.text for pin in pins.pins if pin.compare != "="]
-    if unequal:
-        raise PlannerError.of("N02", f"a layout states values: {listed(unequal, 'and')} does not.")
-    task = replace(known.task, copy_kv=pins.copy_kv)
-    row = stated(task, pins)
+    task, pins, row = _layout(known, layout)
     wrong = (*_contradicted(known.pins, row), *faults(task, row))
     if wrong:
         raise PlannerError(*wrong)
@@ -138,6 +134,33 @@ def _pin_prices(known: Understood, outcome: Outcome, deadline: float) -> tuple[P
         return float(found.step[0]) if found is not None and known_best else None
 
     return pin_prices(known.pins, float(outcome.step[0]), fastest)
+
+
+def _layout(known: Understood, layout: Mapping[str, int | str]) -> tuple[Task, Pins, Candidates]:
+    """A stated layout as a table of one row.
+
+    Raises:
+        PlannerError: a key or a value that no layout has (N01, N02).
+    """
+    pins = from_layout(layout, known.task.trainer)
+    unequal = [pin.text for pin in pins.pins if pin.compare != "="]
+    if unequal:
+        raise PlannerError.of("N02", f"a layout states values: {listed(unequal, 'and')} does not.")
+    task = replace(known.task, copy_kv=pins.copy_kv)
+    return task, pins, stated(task, pins)
+
+
+def _own(known: Understood, layout: Mapping[str, int | str]) -> Prices:
+    """The user's own layout, priced.
+
+    Raises:
+        PlannerError: it breaks rules of the trainer.
+    """
+    task, _, row = _layout(known, layout)
+    wrong = faults(task, row)
+    if wrong:
+        raise PlannerError(*wrong)
+    return prices(task, row)
 
 
 def _contradicted(pins: Pins, row: Candidates) -> Iterator[Fault]:

@@ -64,6 +64,10 @@ class Question:
     """Alternatives to return, the plan itself included."""
     overrides: Mapping[str, str] = field(default_factory=dict)
     """Keys of the model's configuration to replace."""
+    warm_start: Mapping[str, int | str] = field(default_factory=dict)
+    """A layout that the user has, to stand among the rows of the answer."""
+    base_batch: int | None = None
+    """Sequences in the batch for which the learning rate was tuned; the recipe's otherwise."""
     what_if: tuple[str, ...] = ()
     """Numbers of the hardware that are to be others, such as ``node.bandwidth=0.5x``."""
     folders: tuple[Path, ...] = ()
@@ -139,7 +143,7 @@ def understand(question: Question) -> Understood:
             trainer=_hash([trainer.name, trainer.release]),
         ),
         asked=question.asked(),
-        hints=learning_rate_hints(recipe.global_batch, file.base_batch),
+        hints=learning_rate_hints(recipe.global_batch, question.base_batch or file.base_batch),
     )
 
 

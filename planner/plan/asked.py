@@ -23,6 +23,10 @@ class Asked(Part):
     pins: tuple[str, ...] = ()
     overrides: dict[str, str] = Field(default_factory=dict)
     """Keys of the model's configuration that were replaced."""
+    warm_start: dict[str, int | str] = Field(default_factory=dict)
+    """The user's own layout, which stands among the rows."""
+    base_batch: int | None = None
+    """Sequences in the batch for which the learning rate was tuned."""
     what_if: tuple[str, ...] = ()
     """Numbers of the hardware that were to be others."""
     folders: tuple[str, ...] = ()

@@ -14,6 +14,8 @@ from planner.plan.derivation import Derivation
 from planner.plan.removed import everything_removed
 from planner.plan.schema import Alternative, BlockPlan, OperatorPlan, Plan, Removed, Stage
 
+OWN = "yours"
+"""Id of the user's own layout where it is not one of the best."""
 ALSO = {
     "step.dp": "step.gradients",
     "step.pp": "step.sends",
@@ -81,7 +83,7 @@ def items(plan: Plan) -> dict[str, Item]:
     """Everything that can be asked for, by id."""
     rules = everything_removed(plan)
     found: list[Item] = [Number(name, how) for name, how in plan.derivations.items()]
-    found += [Row(f"#{row.rank}", row) for row in plan.alternatives]
+    found += [Row(f"#{row.rank}" if row.rank else OWN, row) for row in plan.alternatives]
     found += [Rule(f"rule:{rule.rule}", rule) for rule in rules]
     found += [OneStage(f"stage.{stage.index}", stage) for stage in plan.stages]
     found += [Layers(block.name, block) for block in plan.blocks]

@@ -215,11 +215,14 @@ class Alternative(Part):
     """A candidate that was priced exactly, and why it is not the plan."""
 
     rank: int
+    """From 1; 0 for the user's own layout where it is not one of the best."""
     degrees: Degrees
     step: float
     memory: float
     """Bytes on the fullest chip, the median."""
     fits: bool
+    own: bool = False
+    """The layout that the user has."""
     within_noise: bool = False
     """It differs from the winner by less than predictions of layouts of one cluster scatter: either may be faster."""
     reason: str

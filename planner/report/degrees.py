@@ -103,15 +103,20 @@ def alternative_columns(rows: Sequence[Alternative], reasons: bool) -> list[Colu
 
 
 def _marked(row: Alternative, winner: Alternative) -> str:
-    """The rank, with a mark for the winner and for those that may be as fast."""
-    mark = "✔" if row is winner else EQUAL if row.within_noise else ""
-    return f"{row.rank} {mark}".rstrip()
+    """The rank, with a mark for the winner, for those that may be as fast, and for the user's own layout."""
+    marks = ["✔"] if row is winner else [EQUAL] if row.within_noise else []
+    return " ".join(
+        [*([str(row.rank)] if row.rank else []), *marks, *(["yours"] if row.own else [])]
+    )
 
 
 def equal_legend(rows: Sequence[Alternative]) -> list[str]:
-    """What the mark of equal rows means; nothing where no row has it."""
+    """What the mark of equal rows means, and where the user's own row stands; nothing where no row has it."""
     text = f"{EQUAL} as fast as the winner within what predictions of one cluster scatter"
-    return [text] if any(row.within_noise for row in rows[1:]) else []
+    found = [text] if any(row.within_noise for row in rows[1:]) else []
+    if any(not row.rank for row in rows):
+        found.append("yours: not one of the best; others lie between it and the row above")
+    return found
 
 
 def _degree(axis: str, layouts: Sequence[Degrees]) -> Column:

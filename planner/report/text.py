@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import TypeAlias
 
+from planner.plan.items import OWN
 from planner.plan.removed import everything_removed
 from planner.plan.schema import NoPlan, Plan, Term
 from planner.report.degrees import alternative_columns, described, equal_legend
@@ -189,14 +190,17 @@ def _alternatives(plan: Plan, width: int) -> list[Line]:
         return []
     styles: list[Style] = ["good" if row is rows[0] else "" for row in rows]
     columns = alternative_columns(rows, reasons=True)
-    legend = styled(flow(equal_legend(rows), " ", width, "  ", INDENT), "dim")
+    notes = (flow([text], " ", width, "  ", INDENT) for text in equal_legend(rows))
+    legend = styled((line for lines in notes for line in lines), "dim")
     if table_width(columns) <= width:
         return table(columns, width, styles) + legend
     lines = table(alternative_columns(rows, reasons=False), width, styles) + legend
     lines += [BLANK, (Span("  Why they lost"),)]
+    hang = 5 if all(row.rank for row in rows) else 8
     for row in rows:
         if row.reason:
-            lines += styled(flow([row.reason], " ", width, f"  {row.rank:<3}", 5))
+            label = f"  {row.rank or OWN}".ljust(hang)
+            lines += styled(flow([row.reason], " ", width, label, hang))
     return lines
 
 

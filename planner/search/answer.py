@@ -23,18 +23,18 @@ from planner.plan.schema import (
     Proof,
     RecipeFacts,
     Removed,
-    Term,
 )
+from planner.search.alternatives import alternatives
 from planner.search.breakdown import Breakdown, breakdown, degrees_of, stages
 from planner.search.derive import derivations
 from planner.search.detail import block_plans
 from planner.search.engine import Outcome, fits
 from planner.search.space import Space
-from planner.search.trust import memory_upper, noise, trust
+from planner.search.trust import memory_upper, trust
 from planner.trainers.registry import notes
 from planner.trainers.trainer import Task
 from planner.trainers.trust import room
-from planner.units import show_bytes, show_seconds
+from planner.units import show_bytes
 
 NEAR_LIMIT = 0.95
 """Share of the limit above which the upper quantile of memory warns that a plan barely fits."""
@@ -57,15 +57,15 @@ class Header:
     pin_prices: tuple[PinPrice, ...] = ()
 
 
-def build_plan(task: Task, outcome: Outcome, header: Header) -> Plan:
-    """The plan of a search that found at least one candidate."""
+def build_plan(task: Task, outcome: Outcome, header: Header, own: Prices | None = None) -> Plan:
+    """The plan of a search that found at least one candidate; the user's own layout, if any, is one of its rows."""
     if outcome.best is None:
         raise ValueError("a plan needs at least one candidate")
     return _plan(
         task,
         outcome.best,
         header,
-        alternatives=_alternatives(outcome.best, outcome, noise(task)),
+        alternatives=alternatives(task, outcome.best, outcome, own),
         removed=removed_facts(task, outcome.space),
         proof=_proof(outcome),
     )
@@ -211,59 +211,6 @@ def _proof(outcome: Outcome) -> Proof:
         refined=outcome.refined,
         stopped=outcome.stopped,
     )
-
-
-def _alternatives(best: Prices, outcome: Outcome, noise: float) -> tuple[Alternative, ...]:
-    winner = breakdown(best, 0)
-    found = []
-    for row in range(len(outcome.step)):
-        b = breakdown(best, row)
-        difference = _difference(b, winner)
-        found.append(
-            Alternative(
-                rank=row + 1,
-                degrees=degrees_of(best, row),
-                step=b.step,
-                memory=float(outcome.memory[row]),
-                fits=True,
-                within_noise=row > 0 and b.step <= winner.step * (1 + noise),
-                reason=_reason(b, winner, difference) if row else "",
-                difference=difference if row else (),
-            )
-        )
-    return tuple(found)
-
-
-def _difference(b: Breakdown, winner: Breakdown) -> tuple[Term, ...]:
-    mine = {term.name: term for term in b.terms}
-    theirs = {term.name: term for term in winner.terms}
-    names = dict.fromkeys([*theirs, *mine])
-    return tuple(
-        Term(
-            name=name,
-            label=(mine.get(name) or theirs[name]).label,
-            value=_value(mine, name) - _value(theirs, name),
-        )
-        for name in names
-    )
-
-
-def _value(terms: dict[str, Term], name: str) -> float:
-    return terms[name].value if name in terms else 0.0
-
-
-def _reason(b: Breakdown, winner: Breakdown, difference: tuple[Term, ...]) -> str:
-    """One clause: the term that grew most, and what it was; equal steps lose by the order of ties."""
-    if b.step <= winner.step * (1 + 1e-9):
-        return "as fast; the winner has fewer axes, or smaller degrees"
-    worst = max(difference, key=lambda term: term.value)
-    if worst.value <= 0:
-        return "a little of everything"
-    before = next((t.value for t in winner.terms if t.name == worst.name), 0.0)
-    now = before + worst.value
-    if before < 0.05 * now:
-        return f"{worst.label} {show_seconds(now)}"
-    return f"{worst.label} {show_seconds(now)}, not {show_seconds(before)}"
 
 
 def _warnings(

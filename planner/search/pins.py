@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from planner.candidates import OFFLOAD, RECOMPUTE, SCHEDULES, SHARDING
 from planner.errors import Fault, PlannerError, listed, nearest
 from planner.graph.model import Model
-from planner.plan.schema import Degrees
 from planner.search.operator_pins import (
     OperatorPin,
     contradictions,
@@ -148,29 +147,6 @@ def parse_pins(texts: Iterable[str], trainer: Trainer, model: Model | None = Non
 def from_layout(layout: Mapping[str, int | str], trainer: Trainer) -> Pins:
     """A layout that the user states, as pins: ``{"tp": 8, "recompute": "full"}``."""
     return parse_pins([f"{key}={value}" for key, value in layout.items()], trainer)
-
-
-def layout_of(degrees: Degrees, pins: Iterable[str] = ()) -> dict[str, int | str]:
-    """The layout of a plan or of an alternative, in the words in which it can be stated again.
-
-    Args:
-        degrees: all of it is stated, so that nothing takes a trainer's usual value.
-        pins: of the plan; those that are no column are kept.
-    """
-    layout: dict[str, int | str] = {
-        name: getattr(degrees, name) for name in ("dp", "tp", "pp", "cp", "ep", "etp", "vpp")
-    }
-    layout |= {
-        "mbs": degrees.micro_batch,
-        "zero": degrees.sharding,
-        "shard-group": degrees.shard_group,
-        "recompute": degrees.recompute,
-        "sp": "on" if degrees.sequence_parallel else "off",
-        "schedule": degrees.schedule,
-        "order": "-".join(degrees.order),
-    }
-    copies = any(pin.startswith("kv-heads") for pin in pins)
-    return layout | ({"kv-heads": "copy"} if copies else {})
 
 
 def _parse(text: str, trainer: Trainer, model: Model | None) -> Pin | OperatorPin | None:

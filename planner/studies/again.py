@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from planner.errors import Fault, PlannerError, listed
+from planner.plan.layout import layout_of
 from planner.plan.schema import Alternative, Plan
 from planner.planning import price
 from planner.question import Question, Understood, understand
-from planner.search.pins import layout_of
 
 PARTS = ("model", "cluster", "recipe", "trainer")
 SAME = 1e-6

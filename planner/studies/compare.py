@@ -9,11 +9,12 @@ from planner.cost.prices import prices
 from planner.errors import Fault, PlannerError, listed, nearest
 from planner.plan.figures import Sensitivity
 from planner.plan.findings import Compared, Comparison
+from planner.plan.layout import layout_of
 from planner.plan.schema import NoPlan, Plan
 from planner.planning import plan, stated
 from planner.question import Question, Understood, understand
 from planner.search.answer import model_facts, recipe_facts
-from planner.search.pins import from_layout, layout_of
+from planner.search.pins import from_layout
 from planner.search.sensitivity import sensitivities
 from planner.studies.crossover import crossovers
 from planner.studies.parallel import answers

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from planner.plan.asked import Asked
 from planner.plan.diff import diff
 from planner.plan.findings import Comparison, Largest, Sizing, Target
 from planner.plan.read import read_plan
@@ -38,6 +39,13 @@ class Question:
     top: int = 5
     overrides: dict[str, str] = field(default_factory=dict)
     figures: bool = False
+    warm_start: dict[str, int | str] = field(default_factory=dict)
+    base_batch: int | None = None
+
+    @classmethod
+    def again(cls, asked: Asked) -> Question:
+        names = cls.__dataclass_fields__
+        return cls(**{name: value for name, value in asked.model_dump().items() if name in names})
 
 
 @dataclass(frozen=True)

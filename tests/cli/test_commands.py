@@ -210,6 +210,15 @@ def test_a_bug_is_reported_without_a_traceback(
         ("price m -c c --set tp=8,tp=4", "A04", "gives tp twice: 8 and 4"),
         ("price m -c c", "A03", "missing option '--set'"),
         ("plan m -c c -o report.pdf", "O01", ".json (the plan), .html (the report), "),
+        ("price -c c --set tp=8", "A03", "--like plan.json"),
+        ("plan m -c c --warm-start tpp=8", "A04", "Nearest: tp"),
+        (
+            "plan m -c c --warm-start vocab_size=8",
+            "A04",
+            "no layout key 'vocab_size' in --warm-start",
+        ),
+        ("plan m -c c --warm-start gone.json", "F01", "gone.json"),
+        ("plan --like gone.json", "F01", "gone.json"),
         ("plan m -c c -o a.trace.json", "O01", "nothing is written with this ending"),
     ],
 )

@@ -113,7 +113,8 @@ def test_what_is_wrong_with_one_row_stands_in_it() -> None:
 
 
 def test_what_does_not_fit_says_what_it_needs() -> None:
-    row = compared(Point(question=replace(QUESTION, model="llama-3-70b"), chips=8))
+    large = replace(QUESTION, model="llama-3-70b", cluster="h100-sxm:1")
+    row = compared(Point(question=large, chips=1))
     assert not row.fits
     assert row.step is None
     assert "needs" in row.note

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 
 from planner.api import Plan, PlannerError, Question, explain, plan
+from planner.candidates import Candidates
 from planner.plan.diff import Difference
 from planner.plan.findings import RulePrice
+from planner.plan.layout import layout_of
 from planner.plan.schema import Fingerprints
 from planner.plan.tree import Node
 from planner.search.engine import search
-from planner.search.pins import layout_of
+from planner.search.pins import NAMES
 from planner.studies.again import reopen
 
 QUESTION = Question(model="llama-3-8b", cluster="h100-sxm:16", global_batch=96, seq_len=4096)
@@ -95,6 +97,8 @@ def test_a_stale_plan_is_refused(found: Plan) -> None:
 
 
 def test_a_layout_says_all_of_itself(found: Plan) -> None:
-    layout = layout_of(found.degrees, ("kv-heads=copy",))
-    assert layout["kv-heads"] == "copy"
-    assert len(layout_of(found.degrees)) == 14
+    """Every column of the candidates' table is stated, so that nothing takes a usual value."""
+    assert layout_of(found.degrees, ("kv-heads=copy",))["kv-heads"] == "copy"
+    whole = layout_of(found.degrees.model_copy(update={"offload": "states"}))
+    chosen = {f.name for f in fields(Candidates)} - {"operators"}  # which follow from pins
+    assert {NAMES[key] for key in whole} == chosen

@@ -1,0 +1,95 @@
+"""The rows of an answer: the best layouts, the user's own, and why each of them lost."""
+
+from __future__ import annotations
+
+from planner.cost.prices import Prices
+from planner.plan.schema import Alternative, Term
+from planner.search.breakdown import Breakdown, breakdown, degrees_of
+from planner.search.engine import SAME, Outcome
+from planner.search.trust import noise
+from planner.trainers.trainer import Task
+from planner.trainers.trust import room
+from planner.units import show_bytes, show_seconds
+
+
+def alternatives(
+    task: Task, best: Prices, outcome: Outcome, own: Prices | None = None
+) -> tuple[Alternative, ...]:
+    """The best layouts, best first, and the user's own: marked where it is one of them, else below them."""
+    winner = breakdown(best, 0)
+    most = winner.step * (1 + noise(task))
+    mine = None if own is None else _key(own, 0)
+    found = [
+        _row(
+            breakdown(best, row),
+            winner,
+            rank=row + 1,
+            memory=float(outcome.memory[row]),
+            most=most,
+            own=_key(best, row) == mine,
+        )
+        for row in range(len(outcome.step))
+    ]
+    if own is None or any(row.own for row in found):
+        return tuple(found)
+    b = breakdown(own, 0)
+    memory = float(b.memory.total[0].max())
+    last = _row(b, winner, rank=0, memory=memory, most=most, own=True)
+    if memory > room(task):
+        short = f"does not fit: {show_bytes(memory)} of {show_bytes(task.memory_limit)}"
+        last = last.model_copy(update={"fits": False, "within_noise": False, "reason": short})
+    return (*found, last)
+
+
+def _key(p: Prices, row: int) -> tuple[int, ...]:
+    """What makes layouts one row of the answer."""
+    return tuple(int(getattr(p.rows, name)[row]) for name in SAME)
+
+
+def _row(
+    b: Breakdown, winner: Breakdown, *, rank: int, memory: float, most: float, own: bool
+) -> Alternative:
+    difference = _difference(b, winner)
+    return Alternative(
+        rank=rank,
+        degrees=degrees_of(b.prices),
+        step=b.step,
+        memory=memory,
+        fits=True,
+        own=own,
+        within_noise=rank != 1 and b.step <= most,
+        reason=_reason(b, winner, difference) if rank != 1 else "",
+        difference=difference if rank != 1 else (),
+    )
+
+
+def _difference(b: Breakdown, winner: Breakdown) -> tuple[Term, ...]:
+    mine = {term.name: term for term in b.terms}
+    theirs = {term.name: term for term in winner.terms}
+    names = dict.fromkeys([*theirs, *mine])
+    return tuple(
+        Term(
+            name=name,
+            label=(mine.get(name) or theirs[name]).label,
+            value=_value(mine, name) - _value(theirs, name),
+        )
+        for name in names
+    )
+
+
+def _value(terms: dict[str, Term], name: str) -> float:
+    return terms[name].value if name in terms else 0.0
+
+
+def _reason(b: Breakdown, winner: Breakdown, difference: tuple[Term, ...]) -> str:
+    """One clause: the term that grew most, and what it was; equal steps lose by the order of ties."""
+    if b.step <= winner.step * (1 + 1e-9):
+        return "as fast; the winner has fewer axes, or smaller degrees"
+    worst = max(difference, key=lambda term: term.value)
+    if worst.value <= 0:
+        return "a little of everything"
+    before = next((t.value for t in winner.terms if t.name == worst.name), 0.0)
+    now = before + worst.value
+    if before < 0.05 * now:
+        return f"{worst.label} {show_seconds(now)}"
+    return f"{worst.label} {show_seconds(now)}, not {show_seconds(before)}"

@@ -1,0 +1,61 @@
+"""Commands that start from an earlier plan, and from the layout that a person has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from cli.main import main
+
+REAL = Path(__file__).parents[1] / "report" / "real.json"
+
+
+def test_a_plan_s_question_is_asked_again(planner: Any) -> None:
+    assert main(["plan", "--like", str(REAL)]) == 0
+    assert planner.question == planner.Question(
+        model="llama-3-8b", cluster="h100-sxm:32", global_batch=256, seq_len=4096, pins=("pp=2",)
+    )
+
+
+def test_what_is_stated_wins(planner: Any) -> None:
+    line = [
+        "plan",
+        "--like",
+        str(REAL),
+        "-c",
+        "b200:8",
+        "-t",
+        "torchtitan",
+        "-b",
+        "512",
+        "--pin",
+        "tp=2",
+    ]
+    assert main([*line, "--set", "vocab_size=5"]) == 0
+    assert planner.question == planner.Question(
+        model="llama-3-8b",
+        cluster="b200:8",
+        trainer="torchtitan",
+        global_batch=512,
+        base_batch=256,
+        seq_len=4096,
+        pins=("tp=2",),
+        overrides={"vocab_size": "5"},
+    )
+
+
+def test_a_plan_s_layout_is_priced_again(planner: Any) -> None:
+    assert main(["price", "--like", str(REAL), "--set", "tp=4,dp=4", "-s", "2048"]) == 0
+    assert planner.question.seq_len == 2048
+    assert planner.layout["tp"] == 4
+    assert planner.layout["dp"] == 4
+    assert planner.layout["pp"] == 2
+    assert planner.layout["order"] == "tp-cp-pp-dp"
+
+
+def test_a_layout_that_a_person_has(planner: Any) -> None:
+    assert main(["plan", "m", "-c", "c", "--warm-start", "tp=8,pp=4,recompute=full"]) == 0
+    assert planner.question.warm_start == {"tp": 8, "pp": 4, "recompute": "full"}
+    assert main(["plan", "m", "-c", "c", "--warm-start", str(REAL)]) == 0
+    assert planner.question.warm_start["pp"] == 2
+    assert planner.question.warm_start["zero"] == "ZeRO-1"
