@@ -119,6 +119,20 @@ class Traffic(Part):
     each: Literal["micro-batch", "step"]
 
 
+class RuleCost(Part):
+    """What the plan would gain without one rule."""
+
+    rule: str
+    alone: int
+    """Layouts that only this rule keeps out."""
+    best: float | None
+    """Step of the best of them, seconds; None where none can run and fit."""
+    note: str
+    """Why there is none; empty where there is one."""
+    stopped: bool = False
+    """Time ran out: there may be a better one."""
+
+
 class Source(Part):
     """Where a number comes from."""
 
@@ -140,5 +154,7 @@ class Figures(Part):
     """Largest effect first."""
     landscape: Landscape | None
     """None where nothing was searched."""
+    rules: tuple[RuleCost, ...]
+    """Of the memory limit and the rules that removed most; empty where nothing was searched."""
     sources: tuple[Source, ...]
     """Of the hardware's numbers."""

@@ -30,6 +30,8 @@ class RulePrice(Part):
     """Its bytes on the fullest chip."""
     note: str = ""
     """Why there is no such layout, where there is none."""
+    stopped: bool = False
+    """Time ran out: there may be a better one."""
 
     @property
     def gain(self) -> float:

@@ -94,7 +94,8 @@ def search(
         task: the question.
         pins: restrictions of the space.
         top: how many distinct layouts to return, at least one; all of them proven to be the best.
-        time_limit: seconds after which the best so far is returned with its gap; at least one batch is priced.
+        time_limit: seconds after which the best so far is returned with its gap; something that fits is
+            waited for within the first batch.
         progress: called between batches.
         space: what to search, where that is not all that the task and the pins allow.
 
@@ -127,7 +128,7 @@ def _search(
     stopped = False
     try:
         while not state.done():
-            state.refine()
+            state.refine(deadline)
             if time.monotonic() > deadline and not state.done():
                 stopped = True
                 break
@@ -236,16 +237,18 @@ class _Incumbents:
     def _next(self) -> float:
         return float(self.bounded.step[self.order[self.place]])
 
-    def refine(self) -> None:
+    def refine(self, deadline: float) -> None:
         """Price the next batch: a bound that knows the stages first, then exactly what is left.
 
-        Only then is the batch behind us: an interrupt in between leaves the bound where it was.
+        Only then is the batch behind us: an interrupt in between leaves the bound where it was, and so does the
+        deadline once there is anything to return.
         """
         batch = self.order[self.place : self.place + BATCH]
-        self._price(batch)
-        self.place += len(batch)
+        if self._price(batch, deadline):
+            self.place += len(batch)
 
-    def _price(self, batch: IntArray) -> None:
+    def _price(self, batch: IntArray, deadline: float) -> bool:
+        """Whether all of the batch was priced that may enter."""
         priced = self.bounded.priced(self.task, self.candidates, batch)
         bounds = tight_bound(priced)
         order = np.argsort(bounds, kind="stable")
@@ -253,11 +256,14 @@ class _Incumbents:
             some = order[start : start + SIMULATED]
             some = some[self._may_enter(bounds[some])]
             if not len(some):
-                return
+                return True
+            if len(self.step) and time.monotonic() > deadline:
+                return False
             found = exact(priced.take(some))
             self.refined += len(some)
             fit = fits(self.task, found.memory, found.host)
             self._add(batch[some][fit], found.step[fit], found.memory[fit])
+        return True
 
     def _may_enter(self, bounds: Array) -> BoolArray:
         """Which of these could be among the best: better than the worst of them, or as good and preferred."""

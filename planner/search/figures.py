@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from planner.candidates import SHARDING
 from planner.cost.prices import Prices
 from planner.cost.setting import axis_members, axis_strides
-from planner.plan.figures import AxisPlace, Figures, Source, Traffic
+from planner.plan.figures import AxisPlace, Figures, RuleCost, Source, Traffic
+from planner.plan.removed import MEMORY
+from planner.plan.schema import Removed
 from planner.search.breakdown import breakdown
 from planner.search.detail import block_plans
 from planner.search.engine import Outcome
 from planner.search.landscape import landscape
 from planner.search.pins import Pins
+from planner.search.rule_price import price_of_rule
 from planner.search.sensitivity import sensitivities
 from planner.search.timeline import timeline
 from planner.trainers.trainer import Task
+
+MOST_RULES, RULE_PATIENCE = 6, 2.0
+"""Rules that are priced, those that removed most, and seconds for the search without one of them."""
 
 
 def figures(task: Task, priced: Prices, outcome: Outcome | None, pins: Pins | None) -> Figures:
@@ -35,6 +43,7 @@ def figures(task: Task, priced: Prices, outcome: Outcome | None, pins: Pins | No
         traffic=_traffic(b.prices),
         sensitivities=sensitivities(task, b.prices, pins),
         landscape=None if outcome is None else landscape(task, outcome),
+        rules=() if outcome is None or pins is None else tuple(_rules(task, outcome, pins)),
         sources=_sources(task),
     )
 
@@ -86,6 +95,22 @@ def _traffic(p: Prices) -> tuple[Traffic, ...]:
         if seconds
     ]  # fmt: skip
     return tuple(sorted(traffic, key=lambda t: -t.seconds))
+
+
+def _rules(task: Task, outcome: Outcome, pins: Pins) -> Iterator[RuleCost]:
+    over = len(outcome.space.candidates) - outcome.fitting
+    counts = {rule: n for rule, n in (outcome.space.removed | {MEMORY: over}).items() if n}
+    ranked = sorted(counts.items(), key=lambda item: (item[0] != MEMORY, -item[1], item[0]))
+    for name, count in ranked[:MOST_RULES]:
+        rule = Removed(rule=name, family="", sentence="", count=count)
+        found = price_of_rule(task, pins, rule, float(outcome.step[0]), time_limit=RULE_PATIENCE)
+        yield RuleCost(
+            rule=name,
+            alone=found.alone,
+            best=found.best,
+            note=found.note,
+            stopped=found.stopped,
+        )
 
 
 def _sources(task: Task) -> tuple[Source, ...]:

@@ -9,8 +9,8 @@ from planner.plan.findings import RulePrice
 from planner.plan.items import Item, Row, Rule, find_item
 from planner.plan.schema import Plan
 from planner.plan.tree import Node, plan_tree
+from planner.search.rule_price import price_of_rule
 from planner.studies.again import reopen
-from planner.studies.rules import price_of_rule
 
 Explanation: TypeAlias = Node | Item | Difference | RulePrice
 
@@ -33,5 +33,6 @@ def explain(plan: Plan, item: str | None = None, *, name: str = "The plan") -> E
     if isinstance(found, Row):
         return diff(plan, reopen(plan, name).row(found.row), ("#1", found.id))
     if isinstance(found, Rule):
-        return price_of_rule(reopen(plan, name), found)
+        again = reopen(plan, name)
+        return price_of_rule(again.known.task, again.known.pins, found.removed, plan.step)
     return found

@@ -17,8 +17,12 @@ QUESTIONS = {
     "experts": Question(model="mixtral-8x7b", cluster="h100-sxm:32", global_batch=128),
     "one node": Question(model="llama-3-8b", cluster="h100-sxm:8", trainer="torchtitan", global_batch=64),
     "one chip": Question(model="llama-3.2-1b", cluster="h100-sxm:1", global_batch=4, seq_len=4096),
-    "most experts": Question(model="deepseek-v3", cluster="h100-sxm:2048", global_batch=4096, seq_len=4096),
-    "most layers": Question(model="llama-3.1-405b", cluster="h100-sxm:2048", global_batch=2048),
+    "most experts": Question(
+        model="deepseek-v3", cluster="h100-sxm:2048", global_batch=4096, seq_len=4096, pins=("cp=1", "tp<=4", "mbs=1"),
+    ),
+    "most layers": Question(
+        model="llama-3.1-405b", cluster="h100-sxm:2048", global_batch=2048, pins=("pp>=16", "mbs=1"),
+    ),
 }  # fmt: skip
 
 

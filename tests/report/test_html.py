@@ -152,7 +152,7 @@ def test_bars_are_as_long_as_their_numbers(name: str) -> None:
         assert whole == pytest.approx(stage.memory_total)
         assert row.cells == (f"{gib(stage.memory_total)} GiB",)
 
-    funnel = bars.funnel(plan)
+    funnel = bars.funnel(plan, plan.figures)
     left = plan.proof.searched
     for row in funnel.rows:
         removed, kept = row.bars

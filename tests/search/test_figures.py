@@ -16,6 +16,7 @@ from planner.cost.orders import Schedule
 from planner.cost.prices import prices
 from planner.cost.program import compile_schedule, start_times
 from planner.plan.figures import Figures, Landscape
+from planner.plan.removed import everything_removed
 from planner.planning import stated
 from planner.question import understand
 from planner.search.breakdown import breakdown
@@ -197,3 +198,17 @@ def test_axes_cover_the_chips_and_traffic_sums_the_blocks() -> None:
         )
         assert whole == pytest.approx(blocks)
     assert answer.figures.sources
+
+
+def test_rules_cost_what_a_search_without_them_finds() -> None:
+    question, answer, figures = found()
+    costs = {cost.rule: cost for cost in figures.rules}
+    removed = {rule.rule: rule.count for rule in everything_removed(answer)}
+    assert costs.keys() <= removed.keys()
+    assert max(removed, key=lambda rule: removed[rule]) in costs
+    assert all(cost.alone <= removed[cost.rule] for cost in figures.rules)
+    free = replace(question, memory_limit=None)
+    known = understand(free)
+    task = replace(known.task, memory_limit=1e18)
+    outcome = search(task, known.pins, top=1)
+    assert costs["memory"].best == pytest.approx(float(outcome.step[0]))

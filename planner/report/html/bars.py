@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import accumulate
 
-from planner.plan.figures import Figures
+from planner.plan.figures import Figures, RuleCost
 from planner.plan.removed import everything_removed
 from planner.plan.schema import Plan, Stage
 from planner.report.html.svg import ticks
@@ -137,9 +137,10 @@ def chunks(stage: Stage) -> str:
     return f"layers {stage.layers[0]}" if len(stage.layers) == 1 else f"{len(stage.layers)} chunks"
 
 
-def funnel(plan: Plan) -> Chart:
-    """What each rule removed, most first, as a share of all layouts; what is left under the bars."""
+def funnel(plan: Plan, figures: Figures) -> Chart:
+    """What each rule removed, most first, as a share of all layouts; what is left; and what the rule costs."""
     whole = max(1, plan.proof.searched)
+    costs = {cost.rule: cost for cost in figures.rules}
     ranked = sorted(everything_removed(plan), key=lambda rule: (-rule.count, rule.rule))
     rows, left = [], whole
     for rule in ranked:
@@ -153,8 +154,18 @@ def funnel(plan: Plan) -> Chart:
             Bar(0.0, 100 * (left - rule.count) / whole, "kept", f"{left - rule.count:,} left"),
         )
         left -= rule.count
-        rows.append(Row(rule.rule, bars, (f"{rule.count:,}", f"{left:,}", rule.sentence)))
+        gain = _without(costs.get(rule.rule), plan.step)
+        rows.append(Row(rule.rule, bars, (f"{rule.count:,}", f"{left:,}", gain, rule.sentence)))
     return Chart(tuple(rows))
+
+
+def _without(cost: RuleCost | None, step: float) -> str:
+    """The step without a rule, where that would be better."""
+    if cost is None:
+        return "not priced"
+    if cost.best is None or cost.best >= step * (1 - 5e-4):
+        return "none found" if cost.stopped else "no gain"
+    return f"{show_seconds(cost.best)}, {_change(cost.best, step)}"
 
 
 def tornado(plan: Plan, figures: Figures) -> Chart:

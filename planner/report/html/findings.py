@@ -135,17 +135,20 @@ def alternatives(plan: Plan) -> str:
     return text
 
 
-def removed(plan: Plan) -> str:
-    """How many layouts were left, and which rule removed most."""
+def removed(plan: Plan, figures: Figures) -> str:
+    """How many layouts were left, which rule removed most, and which costs most."""
     if plan.proof.searched <= 1:
         return "Nothing was searched, so nothing was ruled out."
     text = f"Of {plan.proof.searched:,} layouts {plan.proof.fitting:,} may run and fit"
     rules = everything_removed(plan)
     if rules:
         first = max(rules, key=lambda rule: rule.count)
-        text += (
-            f"; the rule {first.rule!r} removed most, {_share(first.count, plan.proof.searched)}"
-        )
+        share = _share(first.count, plan.proof.searched)
+        text += f"; the rule {first.rule!r} removed most, {share}"
+    costs = [(cost.best, cost.rule) for cost in figures.rules if cost.best is not None]
+    if costs and min(costs)[0] < plan.step * (1 - 5e-4):
+        best, rule = min(costs)
+        text += f". Without {rule!r} a step could take {show_seconds(best)}"
     return text + "."
 
 

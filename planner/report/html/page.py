@@ -123,7 +123,7 @@ def _sections(plan: Plan, figures: Figures) -> dict[str, Section]:
         Section("operators", "Operators", findings.operators(plan)),
         Section("communication", "Communication", findings.communication(plan, figures)),
         Section("alternatives", "Alternatives", findings.alternatives(plan)),
-        Section("removed", "What was ruled out", findings.removed(plan)),
+        Section("removed", "What was ruled out", findings.removed(plan, figures)),
         Section("whatif", "What if", findings.sensitivities(plan, figures)),
         Section(
             "run", "How to run it", "The same plan in the words of the programs that can run it."
@@ -157,7 +157,7 @@ def _charts(plan: Plan, figures: Figures) -> dict[str, object]:
         "layer": layer.draw(layer.representative(plan), used_axes(figures)),
         "treemap": treemap.draw(plan),
         "landscape": landscape.draw(plan, space) if space is not None else None,
-        "removed": bars.funnel(plan),
+        "removed": bars.funnel(plan, figures),
         "whatif": bars.tornado(plan, figures),
     }
 

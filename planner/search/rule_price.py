@@ -9,12 +9,12 @@ import numpy as np
 from planner.candidates import Candidates
 from planner.cost.prices import Prices
 from planner.plan.findings import RulePrice
-from planner.plan.items import Rule
 from planner.plan.removed import MEMORY
+from planner.plan.schema import Removed
 from planner.search.breakdown import degrees_of
 from planner.search.engine import Outcome, search
+from planner.search.pins import Pins
 from planner.search.space import Space, build_space
-from planner.studies.again import Again
 from planner.trainers.trainer import Task
 from planner.units import BoolArray
 
@@ -25,14 +25,22 @@ NONE_FIT = "none of what only this rule keeps out would fit"
 NOTHING = "other rules keep out all that it removes"
 
 
-def price_of_rule(again: Again, rule: Rule, *, time_limit: float = 60.0) -> RulePrice:
+def price_of_rule(
+    task: Task, pins: Pins, removed: Removed, step: float, *, time_limit: float = 60.0
+) -> RulePrice:
     """The best layout among those that only this rule keeps out.
 
     Such layouts are priced as if they could run: what the rule stands for, a kernel that does not exist or an uneven
     share, costs nothing here. So the price is the most that lifting the rule could bring.
+
+    Args:
+        task: the question.
+        pins: of its search.
+        removed: the rule, and what it removed from the space.
+        step: of the plan that the search found, seconds.
+        time_limit: seconds for the search without the rule.
     """
-    task, pins = again.known.task, again.known.pins
-    if rule.removed.rule == MEMORY:
+    if removed.rule == MEMORY:
         task = replace(task, memory_limit=ENDLESS)
         space, source, note = (
             build_space(task, pins),
@@ -40,7 +48,7 @@ def price_of_rule(again: Again, rule: Rule, *, time_limit: float = 60.0) -> Rule
             "",
         )
     else:
-        own = next(r for r in task.trainer.rules if r.name == rule.removed.rule)
+        own = next(r for r in task.trainer.rules if r.name == removed.rule)
         others = tuple(r for r in task.trainer.rules if r is not own)
         task = replace(task, trainer=replace(task.trainer, rules=others))
         space = build_space(task, pins)
@@ -50,11 +58,11 @@ def price_of_rule(again: Again, rule: Rule, *, time_limit: float = 60.0) -> Rule
         space = Space(whole, len(alone), operators=space.operators)
         source = own.source
     outcome = search(task, pins, top=1, time_limit=time_limit, space=space) if not note else None
-    return _price(again, rule, source, space, outcome, note)
+    return _price(removed, step, source, space, outcome, note)
 
 
 def _price(
-    again: Again, rule: Rule, source: str, space: Space, outcome: Outcome | None, note: str
+    removed: Removed, step: float, source: str, space: Space, outcome: Outcome | None, note: str
 ) -> RulePrice:
     best: Prices | None = None if outcome is None else outcome.best
     found = {}
@@ -63,8 +71,8 @@ def _price(
             "best": float(outcome.step[0]),
             "memory": float(outcome.memory[0]),
             "degrees": degrees_of(best),
+            "stopped": outcome.stopped,
         }
-    removed = rule.removed
     return RulePrice.model_validate(
         {
             "rule": removed.rule,
@@ -73,7 +81,7 @@ def _price(
             "source": source,
             "removed": removed.count,
             "alone": removed.count if removed.rule == MEMORY else space.searched,
-            "step": again.plan.step,
+            "step": step,
             "best": None,
             "note": note or ("" if found else NONE_FIT),
         }
