@@ -9,9 +9,8 @@ from planner.cost.memory import memory_bound
 from planner.cost.prices import prices
 from planner.cost.step import exact
 from planner.plan.figures import Landscape
-from planner.search.engine import SAME, SLICE, Bounded, Outcome, bound_all
+from planner.search.engine import SAME, SLICE, Bounded, Outcome, bound_all, fits
 from planner.trainers.trainer import Task
-from planner.trainers.trust import room
 from planner.units import Array, IntArray
 
 FIELDS = 24
@@ -36,8 +35,9 @@ def landscape(task: Task, outcome: Outcome) -> Landscape | None:
     found = exact(prices(task, rows))
     order = np.lexsort((found.memory, found.step))
     step, size = found.step[order], found.memory[order]
+    fit = fits(task, size, found.host[order])
     inside = (step <= most_step) & (size <= most_memory)
-    rows, step, size = rows.take(order[inside]), step[inside], size[inside]
+    rows, step, size, fit = rows.take(order[inside]), step[inside], size[inside], fit[inside]
     least = np.minimum.accumulate(size)
     front = np.flatnonzero(np.diff(least, prepend=np.inf) < 0)
     names = ("dp", "tp", "pp", "cp", "ep", "vpp", "micro_batch")
@@ -48,7 +48,7 @@ def landscape(task: Task, outcome: Outcome) -> Landscape | None:
             "memory": tuple(np.round(size).tolist()),
             "recompute": tuple(RECOMPUTE[mode] for mode in rows.recompute),
             "front": tuple(front.tolist()),
-            "fits": tuple((size <= room(task)).tolist()),
+            "fits": tuple(fit.tolist()),
             "allowed": len(candidates),
             "near": len(near),
             "most_step": most_step,

@@ -62,7 +62,7 @@ def _operator(op: OperatorPlan, used: Collection[str], y: float, longest: float)
     for dim, size in op.shape.items():
         axes = by_dim.get(dim, [])
         words = f"{dim} {size:,g}" + (" / " + "·".join(axes) if axes else "")
-        width = width_of(words, 11) + 14
+        width = width_of(words, 11.4) + 14
         if x + width > TIME - 12:
             found.append(text(x, middle + 4, "…", "dim"))
             break
@@ -101,7 +101,7 @@ def _collectives(line: Sequence[Collective], y: float) -> list[Markup]:
         words = f"{arrow} {move.kind} {show_seconds(move.seconds)}"
         if move.exposed < move.seconds:
             words += f", {show_seconds(move.exposed)} exposed" if move.exposed else ", hidden"
-        width = width_of(words, 11) + 16
+        width = width_of(words, 11.4) + 18
         kind = f"pill {move.axis}" + ("" if move.exposed else " quiet")
         found.append(element("rect", x=x, y=y + 1, width=width, height=17.0, rx=8.5, class_=kind))
         found.append(text(x + 8, y + 14, words, "pill-words"))
