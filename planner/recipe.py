@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-Precision: TypeAlias = Literal["bf16", "fp16", "fp8", "fp32"]
+Precision: TypeAlias = Literal["bf16", "fp16", "fp8", "fp4", "fp32"]
 OptimizerName: TypeAlias = Literal["adamw", "sgd", "adafactor", "adamw-8bit", "adamw-bf16"]
 
 PRECISIONS: tuple[Precision, ...] = ("bf16", "fp8", "fp16", "fp32")
+"""What a plan may be asked for; measured runs also come in ``fp4``, which no trainer's file of ours can ask for."""
+QUANTISED: Mapping[str, float] = {"fp8": 1.0, "fp4": 0.5625}
+"""Bytes of an element of a product's quantised input, scales included; all else stays in bf16. fp4: 16 numbers share
+a one-byte scale."""
 MOMENT_BYTES: dict[OptimizerName, float] = {
     "adamw": 8.0,
     "adamw-bf16": 4.0,

@@ -16,10 +16,16 @@ from planner.units import GB, GIB
 
 GBIT = 1e9 / 8
 RELATIVES: dict[str, tuple[str, dict[str, float]]] = {
-    "h100-sxm-96gb-500w": ("h100-sxm", {"memory_gib": 95.0, "memory_bandwidth_gbps": 2400.0}),
+    "h100-sxm-96gb-500w": (
+        "h100-sxm",
+        {"memory_gib": 95.0, "memory_bandwidth_gbps": 2400.0, "watts": 500.0},
+    ),
     "mi350x": ("mi355x", {}),
 }
 """Chips that rows name and no profile describes: the nearest relative, and what is known to differ."""
+CLOCK = 0.4
+"""Power of the share of its board power to which a chip is held that its rate follows: dynamic power goes with the
+square to the cube of the clock (assumed; no sweep over an H100's power limit is published)."""
 _EACH = re.compile(r"(\d+) ?x [^,;]*?(\d+) ?(Gb|GB)(?:/s|ps|/sec)", re.IGNORECASE)
 _NODE = re.compile(r"([\d.]+) ?(Gb|GB)/s(?: per node| \()", re.IGNORECASE)
 _TOTAL = re.compile(r"= (\d+) Gb/s per node|\((\d+) Gb/s per node\)")
@@ -80,11 +86,16 @@ def _wired(name: str, per: int | None) -> Cluster | None:
 def _chip(chip: Chip, key: str, differs: dict[str, float]) -> Chip:
     if not differs:
         return chip
+    watts = differs.get("watts", chip.watts or 1.0)
+    rate = (watts / (chip.watts or watts)) ** CLOCK
     return replace(
         chip,
         name=key,
+        watts=watts,
         memory_bytes=differs["memory_gib"] * GIB,
         memory_bandwidth=differs["memory_bandwidth_gbps"] * GB,
+        matmul_efficiency={word: e * rate for word, e in chip.matmul_efficiency.items()},
+        attention_efficiency=chip.attention_efficiency * rate,
     )
 
 

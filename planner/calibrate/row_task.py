@@ -19,14 +19,14 @@ from planner.errors import PlannerError
 from planner.graph.architecture import Architecture
 from planner.graph.blocks import build_model
 from planner.graph.model import Model
+from planner.hardware.chip import Chip
 from planner.recipe import Precision, Recipe
 from planner.trainers.rules import broken
 from planner.trainers.trainer import Task
 from planner.units import Json
 
 PRECISION_WORDS: tuple[tuple[str, Precision], ...] = (
-    ("nvfp4", "fp8"),
-    ("fp4", "fp8"),
+    ("fp4", "fp4"),
     ("fp8", "fp8"),
     ("bf16", "bf16"),
     ("fp16", "fp16"),
@@ -36,6 +36,10 @@ PRECISION_WORDS: tuple[tuple[str, Precision], ...] = (
 """First word found in what the row says; the precision that we price."""
 _IN_2024 = re.compile(r"(^|[^0-9])(20)?24(0[1-9]|1[0-2])([^0-9]|$)")
 """A year and month of 2024 in a name, as in ``llama3_h100_202412``."""
+_COMPILED = re.compile(r"compile(?! off)")
+_CAPTURED = re.compile(r"mlperf training v[4-9]|cuda.?graph|_cg[_.]")
+"""Runs whose host replays a captured graph: NVIDIA's MLPerf submissions do since 4.0, others say so."""
+_FSDP_UNDER_DP = re.compile(r"FSDP=(\d+) GPUs .*with DP on top")
 ZERO_BUBBLE = ("zb-h1", "zb-h2", "zb-1p", "zb-2p")
 INTERLEAVED, ONE_F_ONE_B = SCHEDULES.index("interleaved"), SCHEDULES.index("1f1b")
 
@@ -84,7 +88,7 @@ def case_of(run: Run) -> Case:
     if software.guessed:
         found.texts.append(f"trainer {software.trainer.name}")
     layout = _layout(run, software, found)
-    recipe = _recipe(run, software, layout, found)
+    recipe = _recipe(run, software, cluster.chip, layout, found)
     try:
         cluster.chip.peak_for(recipe.precision)
     except PlannerError as error:
@@ -201,8 +205,10 @@ def _sharding(run: Run, software: Software, found: _Open) -> int:
 
 
 def _shard_group(run: Run, data: int) -> int:
-    for key in ("zero_group", "fsdp_group", "fsdp_degree"):
-        size = run.parallel.other(key)
+    """Ranks that share states: a field of its own, or ``FSDP=128 GPUs … with DP on top`` in the notes."""
+    told = _FSDP_UNDER_DP.search(run.remarks)
+    keys = ("zero_group", "fsdp_group", "fsdp_degree")
+    for size in (*(run.parallel.other(key) for key in keys), told and int(told[1])):
         if size and size > 1 and data % int(size) == 0:
             return int(size)
     return data
@@ -228,7 +234,9 @@ def _schedule(run: Run, vpp: int, found: _Open) -> int:
     return priced
 
 
-def _recipe(run: Run, software: Software, layout: Mapping[str, int], found: _Open) -> Recipe:
+def _recipe(
+    run: Run, software: Software, chip: Chip, layout: Mapping[str, int], found: _Open
+) -> Recipe:
     ranks = layout["dp"] * layout["micro_batch"]
     batch = found.take("global batch", run.parallel.global_batch, ranks)
     if batch % ranks:
@@ -236,19 +244,20 @@ def _recipe(run: Run, software: Software, layout: Mapping[str, int], found: _Ope
     return Recipe(
         global_batch=batch,
         seq=run.model.seq or 0,
-        precision=_precision(run, found),
+        precision=_precision(run, chip, found),
         optimizer=software.expert_optimizer if run.model.type == "moe" else "adamw",
         fused_attention=software.fused,
     )
 
 
-def _precision(run: Run, found: _Open) -> Precision:
+def _precision(run: Run, chip: Chip, found: _Open) -> Precision:
     word = (run.parallel.precision or "").lower()
     if not word:
         found.texts.append("precision bf16")
         return "bf16"
-    for part, precision in PRECISION_WORDS:
+    for part, named in PRECISION_WORDS:
         if part in word:
+            precision = "fp8" if named == "fp4" and "fp4" not in chip.peak else named
             if part != precision:
                 found.texts.append(f"precision '{word}' priced as {precision}")
             return precision
@@ -273,7 +282,9 @@ def _traits(run: Run, software: Software) -> dict[str, Json]:
         "bf16_gradients": "bf16 gradient reduction" in run.remarks or fsdp.get("mp_mode") == "PURE",
         "ep_overlap": overlap == "ep-overlap-on" or "deepep" in overlap,
         "dispatcher": next((w for w in ("hybridep", "deepep") if w in everything), ""),
-        "compiled": "compile" in run.remarks.lower() or software.name == "jax",
+        "compiled": bool(_COMPILED.search(run.remarks.lower())) or software.name == "jax",
+        "captured": software.name == "nemo"
+        and bool(_CAPTURED.search(f"{run.source.lower()} {everything}")),
         "in_2024": bool(_IN_2024.search(f"{run.id} {run.other('url')}")),
         "keeps": sorted(kept_products(run)) if software.name == "jax" else [],
         "release": run.source,

@@ -16,6 +16,13 @@ from planner.graph.architecture import (
 from planner.units import Json
 
 SUPPORTED = ("llama", "gpt", "moe")
+KNOWN_WINDOWS: tuple[tuple[str, Json], ...] = (
+    ("mistral 7b", {"size": 4096, "every": 1}),
+    ("gemma2", {"size": 4096, "every": 2}),
+    ("gemma 2", {"size": 4096, "every": 2}),
+    ("gemma3", {"size": 1024, "all_but_every": 6}),
+    ("gemma 3", {"size": 1024, "all_but_every": 6}),
+)
 NEEDED = ("layers", "hidden", "heads", "ffn", "vocab", "seq")
 
 
@@ -99,7 +106,7 @@ def _layers(model: ModelFacts, software: Software) -> tuple[tuple[Layer, ...], t
     wanted = [
         (
             index % 2 == 0 if alternate else index < dense,
-            int(window["size"]) if window and index % int(window["every"]) == 0 else None,
+            int(window["size"]) if window and _is_windowed(window, index) else None,
         )
         for index in range(count)
     ]
@@ -116,9 +123,15 @@ def _layers(model: ModelFacts, software: Software) -> tuple[tuple[Layer, ...], t
     return tuple(named), tuple(kinds.index(kind) for kind in wanted)
 
 
+def _is_windowed(window: Json, index: int) -> bool:
+    """Every so many layers from the first, or all but every so many."""
+    whole = window.get("all_but_every")
+    return index % int(window["every"]) == 0 if whole is None else (index + 1) % int(whole) != 0
+
+
 def _known_window(model: ModelFacts) -> Json:
-    """Mistral 7B attends to 4,096 tokens in every layer; rows of longer sequences do not say so."""
-    return {"size": 4096, "every": 1} if model.name.lower().startswith("mistral 7b") else None
+    """Windows that rows do not state. Source: the models' config.json (Mistral 7B v0.1, Gemma 2, Gemma 3)."""
+    return next((w for name, w in KNOWN_WINDOWS if model.name.lower().startswith(name)), None)
 
 
 def _attention(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from planner.hardware.chip import Chip
+from planner.recipe import QUANTISED
 from planner.units import Array, Number
 
 TILE = 64
@@ -36,7 +37,7 @@ ATTENTION_KERNELS: dict[str, dict[str, float]] = {
 """Rate of a kernel generation over the best of each chip family; 1 where it is the best there. Source: fit on published
 training runs; forward and backward at 0.33 of peak on A100 (FlashAttention-2), 0.185 on H100 (FlashAttention-1)."""
 CAST_BYTES = 4.5
-"""Bytes moved for every element of a product's input that is quantised to fp8 (read, write, transpose).
+"""Bytes moved for every element of a product's input that is quantised to fp8 or fp4 (read, write, transpose).
 Source: fit on fp8 against bf16 runs, 1.5 × 3 bytes."""
 LOSS_FORWARD, LOSS_BACKWARD = 8.0, 10.0
 """Bytes moved a logit by the cross-entropy. Source: fit on published runs, 18 bytes in all."""
@@ -77,7 +78,7 @@ def matmul(
     rows = np.ceil(np.asarray(m, dtype=np.float64) / TILE) * TILE
     rate = chip.peak_for(precision) * chip.efficiency_for(precision) / slowed
     compute = 2.0 * groups * (rows + idle_rows) * n * (np.asarray(k) + SHORT_SUM) / rate
-    cast = CAST_BYTES * groups * m * np.asarray(k) if precision == "fp8" else 0.0
+    cast = CAST_BYTES * groups * m * np.asarray(k) if precision in QUANTISED else 0.0
     stream = np.asarray(size, dtype=np.float64) / (chip.memory_bandwidth * chip.memory_efficiency)
     p = chip.matmul_sharpness
     high, low = np.maximum(compute, stream), np.minimum(compute, stream)
@@ -110,7 +111,7 @@ def attention(
 
     Source: FlashAttention-2 and -3 figures; fit with median error 5-11 % on three chips.
     """
-    wide = "bf16" if precision == "fp8" else precision
+    wide = "bf16" if precision in QUANTISED else precision
     head = np.asarray(head_dim, dtype=np.float64)
     shape = (head / (head + 36.0)) * ((128.0 + 36.0) / 128.0) / (1.0 + 128.0 / np.asarray(keys))
     best = chip.peak_for(wide) * chip.attention_efficiency

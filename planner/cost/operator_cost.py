@@ -12,6 +12,7 @@ from planner.cost.collectives import collective
 from planner.cost.setting import Setting, followed
 from planner.graph.operator import Block, DimName, Operator
 from planner.graph.placement import Split
+from planner.recipe import QUANTISED
 from planner.units import Array
 
 
@@ -36,7 +37,7 @@ def operator_cost(s: Setting, block: Block, op: Operator, split: Split) -> Opera
     size = _operator_bytes(s, block, op, split)
     if op.kind == "matmul":
         groups, m, n, k = matmul_shape(s, block, op, split)
-        narrow = precision if op.weights else ("bf16" if precision == "fp8" else precision)
+        narrow = "bf16" if precision in QUANTISED and not op.weights else precision
         idle = kernels.FEW_ROWS if op.view == "expert" else 0.0
         slowed = _slowed(s, block, op)
         forward = kernels.matmul(chip, narrow, groups, m, n, k, size, idle_rows=idle, slowed=slowed)

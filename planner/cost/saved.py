@@ -8,6 +8,7 @@ from planner.cost.setting import Setting, followed
 from planner.cost.strategies import Structure
 from planner.graph.operator import Block, Operator
 from planner.graph.placement import Split
+from planner.recipe import QUANTISED
 from planner.trainers.trainer import EVERY_SECOND, EVERYTHING
 from planner.units import Array
 
@@ -73,8 +74,7 @@ def saved_tensors(form: Structure, tags: frozenset[str]) -> dict[str, float]:
 def saved_bytes(s: Setting, form: Structure, tags: frozenset[str]) -> Array:
     """Bytes kept from forward to backward on one rank, in the layouts in which tensors stand.
 
-    In fp8 training what only products with weights keep is kept as it was quantised, one byte an element
-    (TransformerEngine).
+    In fp8 and fp4 training what only products with weights keep is kept as it was quantised (TransformerEngine).
     """
     total = np.zeros_like(s.sequences)
     for name, share in saved_tensors(form, tags).items():
@@ -118,8 +118,9 @@ def saved_tensor_bytes(s: Setting, form: Structure, name: str) -> Array:
             if op.kind == "matmul" and name in op.saves:
                 whole = s.elements(block, tensor.dims, followed(tensor.dims, split))
                 size = np.maximum(size, whole * s.element_bytes(tensor))
-    if s.task.recipe.precision != "fp8":
+    narrow = QUANTISED.get(s.task.recipe.precision)
+    if narrow is None:
         return size
     keepers = [op for op in form.block.operators if name in op.saves]
     quantised = keepers and all(op.kind == "matmul" and op.weights for op in keepers)
-    return size / s.element_bytes(tensor) if quantised else size
+    return narrow * size / s.element_bytes(tensor) if quantised else size

@@ -40,6 +40,7 @@ class Peak(Description):
     bf16: Teraflops | None = None
     fp16: Teraflops | None = None
     fp8: Teraflops | None = None
+    fp4: Teraflops | None = None
     fp32: Teraflops | None = None
 
 
@@ -49,6 +50,7 @@ class Efficiency(Description):
     bf16: Fraction | None = None
     fp16: Fraction | None = None
     fp8: Fraction | None = None
+    fp4: Fraction | None = None
     fp32: Fraction | None = None
 
 

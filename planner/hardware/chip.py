@@ -23,7 +23,7 @@ class Chip:
     memory_bandwidth: float
     """Bytes/s of device memory, datasheet."""
     peak: Mapping[str, float] = field(hash=False)
-    """FLOP/s by precision (``bf16``, ``fp16``, ``fp8``, ``fp32``), dense, datasheet."""
+    """FLOP/s by precision (``bf16``, ``fp16``, ``fp8``, ``fp4``, ``fp32``), dense, datasheet."""
     matmul_efficiency: Mapping[str, float] = field(hash=False)
     """Fraction of peak by precision that large products sustain in a real training run."""
     matmul_latency: float

@@ -21,6 +21,7 @@ from planner.cost.strategies import Move, Structure, required, written
 from planner.graph.operator import Block, Operator
 from planner.graph.placement import Layout, Split
 from planner.plan.schema import BlockPlan, Collective, OperatorPlan
+from planner.recipe import QUANTISED
 from planner.search.breakdown import runs
 from planner.units import Array
 
@@ -106,7 +107,7 @@ def _roofline(s: Setting, op: Operator, cost: OperatorCost) -> float:
     """Seconds forwards at the data sheet's numbers: FLOPs at peak, or bytes at full bandwidth, whichever is more."""
     chip, precision = s.task.cluster.chip, s.task.recipe.precision
     narrow = (
-        "bf16" if precision == "fp8" and not (op.kind == "matmul" and op.weights) else precision
+        "bf16" if precision in QUANTISED and not (op.kind == "matmul" and op.weights) else precision
     )
     compute = _one(cost.flops) / chip.peak_for(narrow)
     return max(compute, _one(cost.size) / chip.memory_bandwidth)
