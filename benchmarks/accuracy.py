@@ -296,7 +296,7 @@ MOVES: dict[str, Callable[[Case], Case]] = {
         for name in names
     },
 }
-CONSTANTS = ("BACKWARD_MATMUL", "BACKWARD_ATTENTION", "CAST_BYTES", "LOSS_FORWARD", "LOSS_BACKWARD")
+CONSTANTS = ("BACKWARD_MATMUL", "BACKWARD_ATTENTION", "CAST_BYTES")
 
 
 def print_terms(path: Path, rows: Sequence[RowResult]) -> None:

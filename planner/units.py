@@ -16,6 +16,8 @@ Array: TypeAlias = npt.NDArray[np.float64]
 """Float array; a scalar is the 0-d case."""
 IntArray: TypeAlias = npt.NDArray[np.int64]
 """Integer array, one entry a candidate unless said otherwise."""
+Counts: TypeAlias = "IntArray | Array"
+"""How often something is there: whole numbers, or fractions where many share it."""
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
 """Mask over candidates: True keeps."""
 Number: TypeAlias = "float | Array | IntArray"

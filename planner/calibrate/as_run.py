@@ -55,6 +55,8 @@ def as_run(software: Software, traits: Mapping[str, Json]) -> Trainer:
         changes["sends_once"] = True
     if traits["bf16_gradients"]:
         changes["gradient_bytes"] = 2.0
+    if traits["recomputes"] and base is BASES["megatron"]:
+        changes["selective"] = traits["recomputes"]
     if traits["captured"]:
         changes["operator"] = 0.0
     if traits["zero_bubble"]:

@@ -124,7 +124,8 @@ def predict(cases: Sequence[Case]) -> list[Predicted]:
     members: dict[object, list[int]] = defaultdict(list)
     for index, case in enumerate(cases):
         task = case.task
-        members[id(task.model), task.cluster, task.recipe, task.trainer.name].append(index)
+        key = (id(task.model), task.cluster, task.recipe, task.trainer.name, task.cut)
+        members[key].append(index)
     found: dict[int, Predicted] = {}
     for indices in members.values():
         table = concatenate([cases[index].layout for index in indices])

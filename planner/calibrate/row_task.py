@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from planner.calibrate.as_run import as_run
+from planner.calibrate.modules import recomputed_modules
 from planner.calibrate.networks import cluster_of
 from planner.calibrate.remat import kept_products, offload
 from planner.calibrate.runs import Run
@@ -22,7 +23,7 @@ from planner.graph.model import Model
 from planner.hardware.chip import Chip
 from planner.recipe import Precision, Recipe
 from planner.trainers.rules import broken
-from planner.trainers.trainer import Task
+from planner.trainers.trainer import Cut, Task
 from planner.units import Json
 
 PRECISION_WORDS: tuple[tuple[str, Precision], ...] = (
@@ -39,6 +40,7 @@ _IN_2024 = re.compile(r"(^|[^0-9])(20)?24(0[1-9]|1[0-2])([^0-9]|$)")
 _COMPILED = re.compile(r"compile(?! off)")
 _CAPTURED = re.compile(r"mlperf training v[4-9]|cuda.?graph|_cg[_.]")
 """Runs whose host replays a captured graph: NVIDIA's MLPerf submissions do since 4.0, others say so."""
+_LAST_STAGE = re.compile(r"layers on the last stage: (\d+)")
 _FSDP_UNDER_DP = re.compile(r"FSDP=(\d+) GPUs .*with DP on top")
 ZERO_BUBBLE = ("zb-h1", "zb-h2", "zb-1p", "zb-2p")
 INTERLEAVED, ONE_F_ONE_B = SCHEDULES.index("interleaved"), SCHEDULES.index("1f1b")
@@ -102,6 +104,7 @@ def case_of(run: Run) -> Case:
         trainer=as_run(software, traits),
         memory_limit=cluster.chip.memory_bytes,
         copy_kv=True,
+        cut=_cut(run),
     )
     row = single(**layout)
     return Case(
@@ -121,6 +124,15 @@ def _model(arch: Architecture, seq: int, fused: bool) -> tuple[Model, int]:
     """The graph and its parameters, once for all rows that share them."""
     model = build_model(arch, seq, fused=fused)
     return model, model.num_params
+
+
+def _cut(run: Run) -> Cut:
+    """Layers of the last stage, where the row counts them, and whether all stages share embedding and head."""
+    told = _LAST_STAGE.search(str(run.parallel.other("pp_partition") or ""))
+    return Cut(
+        last=int(told[1]) if told and (run.parallel.vpp or 1) == 1 else None,
+        shared_ends="vocabulary parallel" in (run.parallel.schedule or ""),
+    )
 
 
 def _layout(run: Run, software: Software, found: _Open) -> dict[str, int]:
@@ -287,6 +299,7 @@ def _traits(run: Run, software: Software) -> dict[str, Json]:
         and bool(_CAPTURED.search(f"{run.source.lower()} {everything}")),
         "in_2024": bool(_IN_2024.search(f"{run.id} {run.other('url')}")),
         "keeps": sorted(kept_products(run)) if software.name == "jax" else [],
+        "recomputes": sorted(recomputed_modules(run)),
         "release": run.source,
         "zero_bubble": (run.parallel.schedule or "").startswith("zb-"),
     }

@@ -23,6 +23,8 @@ KNOWN_WINDOWS: tuple[tuple[str, Json], ...] = (
     ("gemma3", {"size": 1024, "all_but_every": 6}),
     ("gemma 3", {"size": 1024, "all_but_every": 6}),
 )
+PACKED: Json = {"size": 256, "every": 1}
+"""Tokens that one attends to in a sequence packed from samples of some hundred tokens each, as SQuAD's are."""
 NEEDED = ("layers", "hidden", "heads", "ffn", "vocab", "seq")
 
 
@@ -38,7 +40,7 @@ def architecture(run: Run, software: Software) -> Architecture:
     """
     model = run.model
     _check(run)
-    kinds, layers = _layers(model, software)
+    kinds, layers = _layers(model, software, PACKED if "packed to" in run.remarks else None)
     gpt = model.type == "gpt"
     return Architecture(
         name=model.name,
@@ -96,13 +98,15 @@ def _norm(model: ModelFacts, software: Software) -> NormKind:
     return "rms"
 
 
-def _layers(model: ModelFacts, software: Software) -> tuple[tuple[Layer, ...], tuple[int, ...]]:
+def _layers(
+    model: ModelFacts, software: Software, packed: Json
+) -> tuple[tuple[Layer, ...], tuple[int, ...]]:
     """Kinds of layers and their order: windows alternate, dense layers come first or alternate with sparse ones."""
     count = _known(model.layers)
     sparse = _num_experts(model)
     dense = max(model.dense_layers or 0, 0) if sparse else count
     alternate = bool(sparse) and dense * 2 == count
-    window: Json = model.other("window") or _known_window(model)
+    window: Json = model.other("window") or _known_window(model) or packed
     wanted = [
         (
             index % 2 == 0 if alternate else index < dense,

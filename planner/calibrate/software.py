@@ -123,7 +123,11 @@ def software_of(run: Run) -> Software:
     if found is None:
         guess = FSDP if run.parallel.zero == 3 else MEGATRON
         found = replace(_MEGATRON, name="unknown", trainer=guess, guessed=True)
-    if found.trainer is MEGATRON and _OLD_SOURCES.search(run.source):
+    if (
+        found.trainer is MEGATRON
+        and _OLD_SOURCES.search(run.source)
+        and "deepspeed" not in framework
+    ):
         found = replace(_OLD, name="megatron-2021")
         if "Korthikanti" in run.source:
             found = replace(found, name="megatron-2022")

@@ -11,14 +11,14 @@ from planner.cost.makespan import adaptive_timings
 from planner.cost.orders import Schedule, in_flight, splits
 from planner.cost.prices import Prices, block_seconds, weight_seconds
 from planner.cost.program import compile_schedule
-from planner.units import Array, IntArray
+from planner.units import Array, Counts, IntArray
 
 ADAPTIVE = (Schedule.ZB_1P, Schedule.ZB_2P)
 STEADY = 4
 """Micro-batches over stages from which on a V holds no more than with fewer."""
 
 
-def held_at_once(p: Prices, blocks: IntArray, stage: IntArray) -> Array:
+def held_at_once(p: Prices, blocks: Counts, stage: IntArray) -> Array:
     """Most micro-batches whose activations a stage holds, in units of the activations of all its chunks.
 
     Args:
@@ -31,12 +31,12 @@ def held_at_once(p: Prices, blocks: IntArray, stage: IntArray) -> Array:
     return _held(p, blocks, stage, adaptive=True)
 
 
-def held_at_least(p: Prices, blocks: IntArray, stage: IntArray) -> Array:
+def held_at_least(p: Prices, blocks: Counts, stage: IntArray) -> Array:
     """The same for any choice of stages, where orders are not made: a lower bound."""
     return _held(p, blocks, stage, adaptive=False)
 
 
-def kept_share(p: Prices, blocks: IntArray) -> Array:
+def kept_share(p: Prices, blocks: Counts) -> Array:
     """What gradients of weights still need once the input's is made, as a share of a stage's activations.
 
     Shapes: ``blocks`` ``(..., stages, blocks)``; result ``(n, stages)``.
@@ -47,7 +47,7 @@ def kept_share(p: Prices, blocks: IntArray) -> Array:
     return np.asarray(kept / np.maximum((blocks[..., :-ends] * saved).sum(axis=-1), 1.0))
 
 
-def _held(p: Prices, blocks: IntArray, stage: IntArray, *, adaptive: bool) -> Array:
+def _held(p: Prices, blocks: Counts, stage: IntArray, *, adaptive: bool) -> Array:
     rows, m = p.rows, p.micro_batches
     wide = (slice(None), None)
     split = splits(rows.schedule)
@@ -84,7 +84,7 @@ def _folded_peaks(schedule: Schedule, p: int, m: int) -> tuple[Array, Array]:
     return whole / 2, waiting / 2
 
 
-def _adaptive(p: Prices, blocks: IntArray) -> Array:
+def _adaptive(p: Prices, blocks: Counts) -> Array:
     """The counts of one candidate whose order follows the times of its stages; ``(stages,)``."""
     share = kept_share(p, blocks)
     forward, backward = block_seconds(p)

@@ -10,7 +10,7 @@ from planner.cost.activations import held_at_least, held_at_once
 from planner.cost.offload import IN_TRANSIT
 from planner.cost.prices import Prices, ends_of, leaving, outer_stages
 from planner.cost.states import WEIGHTS
-from planner.units import Array, IntArray
+from planner.units import Array, Counts, IntArray
 
 TERMS = (
     "weights",
@@ -41,7 +41,7 @@ class StageMemory:
         return np.asarray(self.parts.sum(axis=-1))
 
 
-def stage_memory(p: Prices, blocks: IntArray, stage: IntArray) -> StageMemory:
+def stage_memory(p: Prices, blocks: Counts, stage: IntArray) -> StageMemory:
     """Memory of all stages of every candidate; arguments as in :func:`memory_parts`, stages in order."""
     flying = held_at_once(p, blocks, stage)
     return StageMemory(
@@ -61,7 +61,7 @@ def host_bytes(p: Prices, blocks: IntArray, flying: Array) -> Array:
     return np.asarray(states + _total(columns, leaving(p)) * flying)
 
 
-def memory_parts(p: Prices, blocks: IntArray, flying: Array) -> tuple[Array, ...]:
+def memory_parts(p: Prices, blocks: Counts, flying: Array) -> tuple[Array, ...]:
     """Memory of some stages of every candidate, by kind as in ``TERMS``, at the worst moment of a step.
 
     States are always there. Beside them the activations in flight and either the logits, when the loss runs backwards,

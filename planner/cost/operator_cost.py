@@ -61,9 +61,10 @@ def _loss_seconds(s: Setting, logits: Array) -> tuple[Array, Array]:
         logits = logits * s.degrees["tp"]
         size = logits * s.task.recipe.activation_bytes
         gathered = collective("all-gather", size, s.members["tp"], s.task.cluster)
+    forward, backward = kernels.LOSS[s.task.trainer.loss]
     return (
-        kernels.memory_pass(chip, kernels.LOSS_FORWARD * logits) + gathered,
-        kernels.memory_pass(chip, kernels.LOSS_BACKWARD * logits),
+        kernels.memory_pass(chip, forward * logits) + gathered,
+        kernels.memory_pass(chip, backward * logits),
     )
 
 

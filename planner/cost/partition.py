@@ -33,12 +33,12 @@ def by_stage(chunks: IntArray, pp: int, *, folded: bool) -> IntArray:
     return np.swapaxes(rows, 0, 1)
 
 
-def even_cut(num_layers: int, pp: int, vpp: int) -> IntArray:
+def even_cut(num_layers: int, pp: int, vpp: int, last: int | None = None) -> IntArray:
     """Layers of every chunk of the model, as equal as they can be.
 
     Where layers are left over,
     the chunks in the middle take one more each, later ones first (they hold fewer micro-batches), then the first; the
-    last chunk, which has the head, takes none.
+    last chunk, which has the head, takes none. Where ``last`` is given it holds so many and the others share the rest.
 
     Shapes: ``(pp · vpp,)``.
 
@@ -46,6 +46,8 @@ def even_cut(num_layers: int, pp: int, vpp: int) -> IntArray:
     ([15, 15, 16, 15], [7, 7])
     """
     chunks = pp * vpp
+    if last is not None and chunks > 1:
+        return np.append(even_cut(num_layers - last, chunks - 1, 1), last)
     base, extra = divmod(num_layers, chunks)
     counts = np.full(chunks, base, dtype=np.int64)
     wish = [*range(chunks - 2, 0, -1), 0, chunks - 1]
@@ -55,7 +57,14 @@ def even_cut(num_layers: int, pp: int, vpp: int) -> IntArray:
 
 @lru_cache(maxsize=4096)
 def stage_blocks(
-    layers: tuple[int, ...], num_kinds: int, mtp: int, pp: int, vpp: int, *, folded: bool
+    layers: tuple[int, ...],
+    num_kinds: int,
+    mtp: int,
+    pp: int,
+    vpp: int,
+    *,
+    folded: bool,
+    last: int | None = None,
 ) -> IntArray:
     """How many of each distinct block stand in every chunk of every stage.
 
@@ -66,10 +75,11 @@ def stage_blocks(
         pp: stages.
         vpp: chunks a stage.
         folded: whether chunks stand in a V.
+        last: layers of the last chunk where they are not as many as the others have.
 
     Shapes: ``(pp, vpp, blocks)``; columns as in :func:`distinct_blocks`.
     """
-    cut = even_cut(len(layers), pp, vpp)
+    cut = even_cut(len(layers), pp, vpp, last)
     ends = np.concatenate([[0], np.cumsum(cut)])
     kinds = np.zeros((len(layers) + 1, num_kinds), dtype=np.int64)
     kinds[1:] = np.cumsum(np.eye(num_kinds, dtype=np.int64)[list(layers)], axis=0)
@@ -82,7 +92,9 @@ def stage_blocks(
     return by_stage(table, pp, folded=folded)
 
 
-def stages_of(model: Model, pp: int, vpp: int, *, folded: bool) -> IntArray:
+def stages_of(
+    model: Model, pp: int, vpp: int, *, folded: bool, last: int | None = None
+) -> IntArray:
     """:func:`stage_blocks` of a model."""
     kinds, modules = len(model.blocks), len(model.mtp)
-    return stage_blocks(model.layers, kinds, modules, pp, vpp, folded=folded)
+    return stage_blocks(model.layers, kinds, modules, pp, vpp, folded=folded, last=last)

@@ -19,7 +19,7 @@ from planner.cost.setting import axis_members
 from planner.cost.states import StateCost, state_cost
 from planner.cost.table import BlockTable, block_table
 from planner.trainers.trainer import Task
-from planner.units import Array, IntArray
+from planner.units import Array, Counts, IntArray
 
 STATE_COLUMNS = ("dp", "tp", "pp", "cp", "ep", "etp", "order", "sharding", "shard_group", "offload")
 """What the price of states depends on, and micro-batches where gradients have no buffer of their own; few distinct
@@ -207,10 +207,17 @@ def outer_stages(p: Prices) -> IntArray:
     return np.asarray(np.stack(chosen)[index])
 
 
-def cut_of(p: Prices) -> IntArray:
-    """How many of each block stand in every chunk of every stage of the first candidate: the even cut.
+def cut_of(p: Prices) -> Counts:
+    """How many of each block stand in every chunk of every stage of the first candidate.
+
+    The even cut, unless the task states another; ends that all stages share count in fractions.
 
     Shapes: ``(stages, chunks, blocks)``.
     """
-    pp, vpp = int(p.rows.pp[0]), int(p.rows.vpp[0])
-    return stages_of(p.task.model, pp, vpp, folded=bool(p.rows.folded[0]))
+    pp, vpp, cut = int(p.rows.pp[0]), int(p.rows.vpp[0]), p.task.cut
+    blocks = stages_of(p.task.model, pp, vpp, folded=bool(p.rows.folded[0]), last=cut.last)
+    if not cut.shared_ends:
+        return blocks
+    shared = blocks.astype(np.float64)
+    shared[..., [0, -1]] = 1.0 / (pp * vpp)
+    return shared

@@ -17,8 +17,7 @@ from planner.trainers.trainer import Task
 from planner.units import MIB, Array, BoolArray, IntArray
 
 BUCKET = 128 * MIB
-"""Bytes of one message of a gradient reduction; its time a byte holds for all. Source: Megatron-Core's default bucket
-of max(40 M, 1 M · dp) gradients."""
+"""Bytes of one message of a gradient reduction or gather at least; its time a byte holds for all."""
 NONE, OPTIMIZER, GRADIENTS, WEIGHTS = range(4)
 
 
@@ -170,7 +169,10 @@ def _traffic(
 
 
 def _per_byte(task: Task, kind: Kind, where: IntArray) -> Array:
-    return collective(kind, BUCKET, where, task.cluster) / BUCKET
+    """Seconds a byte in messages of the trainer's size, which may grow with the ranks."""
+    ranks = np.prod(where, axis=0)
+    size = np.maximum(BUCKET, task.trainer.bucket_per_rank * ranks)
+    return np.asarray(collective(kind, size, where, task.cluster) / size)
 
 
 def _members(

@@ -19,14 +19,14 @@ from planner.cost.memory import StageMemory, stage_memory
 from planner.cost.offload import host_room
 from planner.cost.orders import Schedule
 from planner.cost.prices import Prices, block_seconds, cut_of, weight_seconds
-from planner.units import Array, IntArray
+from planner.units import Array, Counts, IntArray
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StageTimes:
     """Candidates of one shape cut into stages."""
 
-    blocks: IntArray
+    blocks: Counts
     """How many of each block stand in every chunk; ``(stages, chunks, blocks)``."""
     forward: Array
     """Seconds of one micro-batch; ``(n, stages, chunks)``."""
@@ -116,7 +116,7 @@ def step_seconds(p: Prices, times: StageTimes, makespan: Array) -> Array:
     return np.asarray(makespan * jitter + after + overhead.step)
 
 
-def memory_of_stages(p: Prices, blocks: IntArray) -> StageMemory:
+def memory_of_stages(p: Prices, blocks: Counts) -> StageMemory:
     """Memory of every stage of candidates of one shape; ``blocks`` has shape ``(stages, chunks, blocks)``."""
     pp = blocks.shape[0]
     n = len(p.rows)

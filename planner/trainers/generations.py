@@ -39,7 +39,15 @@ PARTS = {
     ),
 }
 """Numbers of a generation, by the part of the trainer that holds them."""
-FLAGS = ("kernel", "sends_once", "reduces_each", "step_barrier", "scatters_sends")
+FLAGS = (
+    "kernel",
+    "sends_once",
+    "reduces_each",
+    "step_barrier",
+    "scatters_sends",
+    "bucket_per_rank",
+    "loss",
+)
 
 
 @lru_cache(maxsize=1)

@@ -45,6 +45,7 @@ MEGATRON = Trainer(
     per_operator=False,
     reduces_each=True,
     kernel="best",
+    bucket_per_rank=2e6,
     memory=Memory(
         gradient_bytes=4.0,
         cast_weights=False,

@@ -164,6 +164,10 @@ class Trainer:
     """Takes a strategy for every operator: the tensor axis may cut another dim than its role says."""
     reduces_each: bool
     """Sharded gradients are reduced every micro-batch, not once a step."""
+    bucket_per_rank: float = 0.0
+    """Bytes by which messages of gradient reductions grow with every data rank."""
+    loss: str = "fused"
+    """How its cross-entropy runs: a row of :data:`planner.cost.kernels.LOSS`."""
     scatters_sends: bool = False
     """Without sequence parallelism, a tp rank sends only its part of the stream to the next stage, which gathers it."""
     kernel: str
@@ -189,6 +193,17 @@ class Trainer:
 
 
 @dataclass(frozen=True, slots=True)
+class Cut:
+    """How a run divides layers and ends among its stages where it does not do so evenly."""
+
+    last: int | None = None
+    """Layers on the last stage; the others share the rest evenly."""
+    shared_ends: bool = False
+    """Embedding and head are split over all stages. Source: Yeung et al. 2024, Balancing Pipeline Parallelism with
+    Vocabulary Parallelism (arXiv 2411.05288)."""
+
+
+@dataclass(frozen=True, slots=True)
 class Task:
     """One question: this model on this cluster with this recipe, run by this trainer."""
 
@@ -204,6 +219,8 @@ class Task:
     """A plan must use every chip of the cluster; otherwise it may leave some idle."""
     operators: tuple[Mapping[str, Chosen], ...] = ({},)
     """Plans of operators that candidates point to: by block, the strategies that the roles do not give."""
+    cut: Cut = Cut()
+    """How layers are divided among stages; evenly unless a measured run says otherwise."""
 
 
 FAMILIES = (

@@ -1,0 +1,35 @@
+"""What a Megatron run recomputes, from the modules that it names."""
+
+from __future__ import annotations
+
+import re
+
+from planner.calibrate.runs import Run
+
+MODULES: dict[str, frozenset[str]] = {
+    "core_attn": frozenset({"core"}),
+    "coreattn": frozenset({"core"}),
+    "layernorm": frozenset({"norm"}),
+    "norm": frozenset({"norm"}),
+    "moe_act": frozenset({"activation"}),
+    "act": frozenset({"activation"}),
+    "mla_up_proj": frozenset({"mla_up"}),
+    "mlp": frozenset(
+        f"{part}.{step}" for part in ("mlp", "shared") for step in ("up", "act", "down")
+    ),
+    "moe": frozenset(
+        {"moe.router", "moe.top_k", "moe.dispatch", "moe.up", "moe.act", "moe.down", "moe.combine"}
+    ),
+}
+"""Tags or names of the operators of a module of ``--recompute-modules``, or of a shorter word for it."""
+_NAMED = re.compile(r"recompute(?:_modules:)? ((?:[a-z_]+, )*[a-z_]+)")
+
+
+def recomputed_modules(run: Run) -> frozenset[str]:
+    """Tags of the operators that a row names for recompute; empty where it names none that we know."""
+    if (run.parallel.recompute or "") != "selective":
+        return frozenset()
+    told = _NAMED.search(run.remarks)
+    words = re.split(r"[+, -]+", str(run.parallel.other("recompute_modules") or ""))
+    words += re.split(", ", told[1]) if told else []
+    return frozenset().union(*(MODULES.get(word, frozenset()) for word in words))
