@@ -19,7 +19,8 @@ BACKWARD_ATTENTION = 1 / 0.81
 """Time a FLOP of attention's backward pass over its forward pass. Source: FlashAttention figures, .81 to .9."""
 SHORT_SUM = 64.0
 """Length of sums at which a 16-bit product runs at half its rate: ``k / (k + 64)``; what starts and ends a tile takes
-as long in narrower ones, whose rate is a multiple. Source: row slices of 8k-token products, k = 512 at 0.78 to 0.84 and k = 1024 at 0.88 to 0.93 of the rate at k = 4096 (A100, H100)."""
+as long in narrower ones, whose rate is a multiple. Source: row slices of 8k-token products,
+k = 512 at 0.78 to 0.84 and k = 1024 at 0.88 to 0.93 of the rate at k = 4096 (A100, H100)."""
 GROUPED = {"ascend": 2.0}
 OTHER_GROUPED = 1 / 0.85
 """Time of grouped products with many rows over that of one product, by chip family. Source: between grouped sweeps

@@ -15,6 +15,7 @@ from planner.calibrate.row_task import case_of
 from planner.calibrate.runs import Run, read_runs
 from planner.calibrate.shapes import NotPricedError
 from planner.calibrate.software import software_of
+from planner.cost.prices import cut_of, prices
 from planner.cost.saved import saved_tensors
 from planner.cost.strategies import BlockKey, roles_of, structure
 from planner.errors import PlannerError
@@ -291,3 +292,25 @@ def test_a_rate_outweighs_a_batch_that_it_contradicts() -> None:
     assert step_seconds(run(measured=agrees)) == (5.0, "step_time_s")
     doubled = {"step_time_s": 5.0, "tokens_per_s_per_chip": 128 * 8192 / 16 / 10.0}
     assert step_seconds(run(measured=doubled)) == (pytest.approx(10.0), "tokens_per_s_per_chip")
+
+
+def test_what_a_row_says_of_stages_modules_and_windows() -> None:
+    redistributed = {"pp": 4, "tp": 1, "pp_partition": "layers on the last stage: 2"}
+    case = case_of(run(parallel=redistributed))
+    held = cut_of(prices(case.task, case.layout)).sum(axis=1)[:, 1]
+    assert held.tolist() == [10, 10, 10, 2]
+    shared = {"pp": 4, "tp": 1, "schedule": "1f1b + vocabulary parallel (1 barrier)"}
+    case = case_of(run(parallel=shared))
+    held = cut_of(prices(case.task, case.layout)).sum(axis=1)
+    assert held[:, [0, -1]].tolist() == [[0.25, 0.25]] * 4
+    named = run(parallel={"recompute": "selective"}, notes="recompute_modules: layernorm, moe_act.")
+    assert case_of(named).task.trainer.recomputed("selective", fused=True) == {"norm", "activation"}
+    gemma = run(model={"name": "Gemma3 12B", "layers": 12}, parallel={"pp": 1, "dp": 8})
+    assert case_of(gemma).task.model.layers == (0, 0, 0, 0, 0, 1) * 2
+
+
+def test_fp4_is_priced_where_the_chip_has_it() -> None:
+    narrow = {"precision": "nvfp4"}
+    assert case_of(run(parallel=narrow)).task.recipe.precision == "fp8"
+    rack = {"chip_key": "gb200", "intra": None, "inter": None}
+    assert case_of(run(parallel=narrow, hardware=rack)).task.recipe.precision == "fp4"
