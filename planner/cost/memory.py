@@ -51,7 +51,7 @@ def stage_memory(p: Prices, blocks: Counts, stage: IntArray) -> StageMemory:
     )
 
 
-def host_bytes(p: Prices, blocks: IntArray, flying: Array) -> Array:
+def host_bytes(p: Prices, blocks: Counts, flying: Array) -> Array:
     """Bytes of host memory for a rank of some stages; arguments and shape as in :func:`memory_parts`."""
     if not np.any(p.rows.offload):
         return np.zeros_like(flying)
