@@ -47,10 +47,14 @@ class PlannerError(Exception):
 
 def nearest(word: str, names: Iterable[str], count: int = 3) -> list[str]:
     """The names closest to a misspelt word, best first; at least one where any name exists."""
-    known = sorted(set(names))
-    squeezed = {_squeeze(name): name for name in reversed(known)}
-    close = difflib.get_close_matches(_squeeze(word), squeezed, n=count, cutoff=0.5)
-    close = close or difflib.get_close_matches(_squeeze(word), squeezed, n=1, cutoff=0.0)
+    known = set(names)
+    return alike(word, known, count) or alike(word, known, 1, least=0.0)
+
+
+def alike(word: str, names: Iterable[str], count: int = 3, least: float = 0.5) -> list[str]:
+    """The names that a misspelt word may stand for, best first; none where none is like it."""
+    squeezed = {_squeeze(name): name for name in sorted(set(names), reverse=True)}
+    close = difflib.get_close_matches(_squeeze(word), squeezed, n=count, cutoff=least)
     return [squeezed[key] for key in close]
 
 

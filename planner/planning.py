@@ -30,6 +30,7 @@ from planner.search.semi_automatic import plan_operators
 from planner.search.space import build_space, degree_rows
 from planner.trainers.registry import faults
 from planner.trainers.trainer import Task
+from planner.trainers.wording import divisors
 
 MOST_RANKS = 2**31
 """Products of degrees beyond this are refused before anything is computed with them."""
@@ -225,6 +226,12 @@ def made_by() -> str:
 def _fewest_faults(known: Understood) -> tuple[Fault, ...]:
     """Where rules and pins leave nothing: what is wrong with the layout that breaks fewest rules."""
     task, pins = known.task, known.pins
+    batch, micro = task.recipe.global_batch, pins.fixed("micro_batch")
+    if micro is not None and batch % micro:
+        near = [b for b in divisors(batch) if b <= 2 * micro]
+        fix = f"Micro-batches that can, up to {2 * micro}: {listed(near, 'and')}."
+        what = f"global batch {batch} cannot be cut into micro-batches of {micro}, whatever dp is."
+        return (Fault("B01", what, (fix,)),)
     given = {pin.column: pin.value for pin in pins.pins if pin.compare == "="}
     rows = degree_rows(task, pins)
     choices = [_filled(task, given, row) for row in rows] or [stated(task, pins)]

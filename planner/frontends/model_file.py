@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from difflib import get_close_matches
@@ -96,7 +97,23 @@ def _read_file(path: Path, given: Overrides) -> Architecture:
             f"{path}: {what} not read yet.",
             "Give the model's config.json or its folder, or describe it: shardwright schema model",
         )
+    if _is_plan(path):
+        raise PlannerError.of(
+            "M05",
+            f"{path} is a plan, not a model.",
+            f"Look at it:           shardwright explain {path}",
+            f"Ask its question:     shardwright plan --like {path}",
+        )
     return read_config(path, overrides=given)
+
+
+def _is_plan(path: Path) -> bool:
+    """Whether a file is one of our own answers."""
+    try:
+        data = json.loads(path.read_text(encoding="utf-8-sig"))
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(data, dict) and {"schema_version", "made_by"} <= data.keys()
 
 
 def _of_trainer(path: Path, given: Overrides) -> Architecture:

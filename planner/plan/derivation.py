@@ -16,6 +16,7 @@ class Quantity(Part):
 
     name: str = ""
     value: float
+    """In ``unit``."""
     unit: Unit = ""
     meaning: str
 
@@ -31,6 +32,7 @@ class Derivation(Part):
     formula: str
     inputs: tuple[Quantity, ...]
     value: float
+    """In ``unit``; what the formula gives."""
     unit: Unit = ""
     source: str = ""
     """Where the formula or its constants come from."""

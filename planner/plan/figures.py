@@ -114,6 +114,7 @@ class Traffic(Part):
     bytes: float
     """Of their full buffers as nccl-tests counts them, together."""
     seconds: float
+    """Of all of them together."""
     exposed: float
     """Seconds that nothing hides; of gradients and states this is known for the step only (``step.gradients``)."""
     each: Literal["micro-batch", "step"]

@@ -162,6 +162,7 @@ class Collective(Part):
     bytes: float
     """Bytes of the full buffer as nccl-tests counts it."""
     seconds: float
+    """How long it takes."""
     exposed: float
     """Seconds that nothing hides."""
 
@@ -218,6 +219,7 @@ class Alternative(Part):
     """From 1; 0 for the user's own layout where it is not one of the best."""
     degrees: Degrees
     step: float
+    """Seconds."""
     memory: float
     """Bytes on the fullest chip, the median."""
     fits: bool
@@ -314,16 +316,20 @@ class Plan(Part):
     time: tuple[Term, ...]
     """Parts of the step; their values sum to ``step``."""
     tokens_per_second: float
+    """All chips together."""
     tokens_per_second_per_chip: float
+    """Tokens a second of one chip used."""
     mfu: float
     """Model FLOPs (forward and backward, no recompute, causal attention halved) over the peak of the chips used."""
     price_per_million_tokens: float | None
+    """US dollars; None where no price of a chip-hour is known."""
     memory: float
     """Bytes on the fullest chip, the median."""
     memory_upper: float
     """Bytes that nine of ten runs stay under; the verdict compares it with the limit."""
     memory_stage: int
     memory_limit: float
+    """Bytes a chip that a plan may use."""
     host_memory: float = 0.0
     """Bytes of host memory for the chip that needs most of it."""
     host_limit: float | None = None
@@ -353,6 +359,7 @@ class Remedy(Part):
     memory: float
     """Bytes, the median."""
     limit: float
+    """Bytes that may be used then."""
     note: str
 
 
@@ -367,10 +374,12 @@ class NoPlan(Part):
     trainer: str
     pins: tuple[str, ...]
     memory_limit: float
+    """Bytes a chip that a plan may use."""
     closest: Degrees | None
     """The candidate that needs least memory; None where rules removed every candidate."""
     stage: int = 0
     memory: float = 0.0
+    """Bytes on the fullest chip, the median."""
     memory_upper: float = 0.0
     """Bytes that nine of ten runs stay under; the verdict compares it with the limit."""
     terms: tuple[Term, ...] = ()

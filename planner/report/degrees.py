@@ -79,7 +79,11 @@ def alternative_columns(rows: Sequence[Alternative], reasons: bool) -> list[Colu
         _degree("tp", layouts),
         Column(heading="pp×v", cells=[f"{d.pp}×{d.vpp}" for d in layouts],
                styles=_same([(d.pp, d.vpp) for d in layouts])),
-        *(_degree(axis, layouts) for axis in ("ep", "etp") if any(getattr(d, axis) > 1 for d in layouts)),
+        *(
+            _degree(axis, layouts, drop)
+            for axis, drop in (("ep", 6), ("etp", 5))
+            if any(getattr(d, axis) > 1 for d in layouts)
+        ),
         Column(heading="mbs", cells=[str(d.micro_batch) for d in layouts], drop=1,
                styles=_same([d.micro_batch for d in layouts])),
         Column(heading="recompute", cells=[d.recompute for d in layouts], left=True, drop=4,
@@ -119,9 +123,10 @@ def equal_legend(rows: Sequence[Alternative]) -> list[str]:
     return found
 
 
-def _degree(axis: str, layouts: Sequence[Degrees]) -> Column:
+def _degree(axis: str, layouts: Sequence[Degrees], drop: int = 0) -> Column:
     values = [getattr(layout, axis) for layout in layouts]
-    return Column(heading=axis, cells=[str(value) for value in values], styles=_same(values))
+    cells = [str(value) for value in values]
+    return Column(heading=axis, cells=cells, drop=drop, styles=_same(values))
 
 
 def _same(values: Sequence[object]) -> list[Style]:

@@ -18,8 +18,8 @@ def details(plan: Plan, width: int, wanted: Collection[str]) -> list[list[Line]]
     return [_SECTIONS[name](plan, width) for name in names]
 
 
-def _title(text: str) -> Line:
-    return (Span(f"  {text}", "head"),)
+def _title(text: str, width: int) -> list[Line]:
+    return styled(flow([text], " ", width, "  ", 2), "head")
 
 
 def _memory(plan: Plan, width: int) -> list[Line]:
@@ -34,7 +34,10 @@ def _memory(plan: Plan, width: int) -> list[Line]:
         for index, label in enumerate(labels)
     ]
     columns.append(Column(heading="GiB", cells=[gib(stage.memory_total) for stage in plan.stages]))
-    return [_title("Memory of every stage, GiB on its fullest chip"), *table(columns, width)]
+    return [
+        *_title("Memory of every stage, GiB on its fullest chip", width),
+        *table(columns, width),
+    ]
 
 
 def _time(plan: Plan, width: int) -> list[Line]:
@@ -54,10 +57,10 @@ def _time(plan: Plan, width: int) -> list[Line]:
         ),
     ]
     return [
-        _title("Parts of the step"),
+        *_title("Parts of the step", width),
         *table(parts, width),
         BLANK,
-        _title("Stages, for one micro-batch"),
+        *_title("Stages, for one micro-batch", width),
         *table(_stage_columns(plan.stages), width),
     ]
 
@@ -84,7 +87,7 @@ def _layers(stage: Stage) -> str:
 def _blocks(
     title: str, plan: Plan, one: Callable[[BlockPlan], list[Column]], width: int
 ) -> list[Line]:
-    lines = [_title(title)]
+    lines = _title(title, width)
     for block in plan.blocks:
         columns = one(block)
         if columns and columns[0].cells:
@@ -142,7 +145,7 @@ def _collective_columns(block: BlockPlan) -> list[Column]:
         Column(heading="operator", cells=[name for name, _ in rows], left=True, drop=2),
         Column(heading="tensor", cells=[c.tensor for _, c in rows], left=True, drop=3),
         Column(heading="phase", cells=[c.phase for _, c in rows], left=True, drop=1),
-        Column(heading="size", cells=[show_bytes(c.bytes) for _, c in rows]),
+        Column(heading="size", cells=[show_bytes(c.bytes) for _, c in rows], drop=4),
         Column(heading="time", cells=[show_seconds(c.seconds) for _, c in rows]),
         Column(heading="exposed", cells=[show_seconds(c.exposed) for _, c in rows]),
     ]
@@ -150,7 +153,7 @@ def _collective_columns(block: BlockPlan) -> list[Column]:
 
 def _rules(plan: Plan, width: int) -> list[Line]:
     return [
-        _title("Rules, and the layouts that each removed"),
+        *_title("Rules, and the layouts that each removed", width),
         *removed_by_rule(everything_removed(plan), width),
     ]
 
@@ -187,10 +190,10 @@ def _sources(plan: Plan, width: int) -> list[Line]:
         line for name, value in facts for line in flow([value], " ", width, f"  {name:<14}", 16)
     ]
     return [
-        _title("Sources"),
+        *_title("Sources", width),
         *styled(lines),
         BLANK,
-        _title("Network, for one chip and direction"),
+        *_title("Network, for one chip and direction", width),
         *table(network, width),
     ]
 

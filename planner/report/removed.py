@@ -29,6 +29,7 @@ def removed_by_rule(removed: Sequence[Removed], width: int) -> list[Line]:
     digits = max((len(f"{rule.count:,}") for rule in ranked), default=0)
     for rule in ranked:
         family = "" if rule.family == rule.rule else f" ({rule.family})"
-        lines.append(f"  {rule.count:>{digits},}  {rule.rule}{family}")
+        count = f"  {rule.count:>{digits},}  "
+        lines += flow([f"{rule.rule}{family}"], " ", width, count, digits + 4)
         lines += flow([rule.sentence], " ", width, " " * (digits + 4), digits + 4)
     return styled(lines)

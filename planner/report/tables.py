@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 Style: TypeAlias = Literal["", "good", "caution", "bad", "dim", "head"]
 """What a colour means: chosen, caution, over the limit; less or more weight. Nothing is said by style alone."""
 INDENT = 2
+LEAST = 8
+"""Characters that a column of words keeps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +84,32 @@ def table(columns: Sequence[Column], width: int, styles: Sequence[Style] = ()) -
         width: of the page.
         styles: of whole rows; cells with a style of their own keep it.
     """
-    kept = fitting(columns, width)
+    kept = shortened(fitting(columns, width), width)
     rows = range(-1, len(kept[0].cells) if kept else 0)
     return [
         _joined([column.cell(row, styles[row] if styles and row >= 0 else "") for column in kept])
         for row in rows
     ]
+
+
+def shortened(columns: Sequence[Column], width: int) -> list[Column]:
+    """Columns whose words are cut where even the last of them are too wide; numbers stay whole."""
+    kept = list(columns)
+    while table_width(kept) > width:
+        words = [column for column in kept if column.left and column.width > LEAST]
+        if not words:
+            break
+        widest = max(words, key=lambda column: column.width)
+        room = max(LEAST, widest.width - (table_width(kept) - width))
+        cells = [_cut(cell, room) for cell in widest.cells]
+        cut = replace(widest, heading=_cut(widest.heading, room), cells=cells)
+        kept[kept.index(widest)] = cut
+    return kept
+
+
+def _cut(text: str, room: int) -> str:
+    text = text.rstrip()
+    return text if len(text) <= room else text[: room - 1].rstrip() + "…"
 
 
 def _joined(cells: Sequence[Span]) -> Line:
@@ -112,15 +134,17 @@ def flow(
         hang: blanks that the other lines begin with.
     """
     lines, current, start = [], first, len(first)
-    for piece in pieces:
+    tail = len(separator.rstrip(" ·"))
+    for index, piece in enumerate(pieces):
+        room = width - tail * (index < len(pieces) - 1)
         joined = current + (separator if len(current) > start else "") + piece
-        if len(joined) <= width:
+        if len(joined) <= room:
             current = joined
             continue
         if len(current) > start:
             lines.append(current + separator.rstrip(" ·"))
             current, start = " " * hang, hang
-        *full, current = _wrapped(current + piece, width, hang)
+        *full, current = _wrapped(current + piece, room, hang)
         lines += full
         start = hang if full else start
     return [*lines, current]

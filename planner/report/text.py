@@ -168,10 +168,9 @@ def _bars(
     if not terms:
         return []
     names = ["  " + term.label for term in terms]
+    least = min(LABELS, width // 2)
     columns = [
-        Column(
-            heading=title.ljust(LABELS), cells=[name.ljust(LABELS) for name in names], left=True
-        ),
+        Column(heading=title.ljust(least), cells=[name.ljust(least) for name in names], left=True),
         Column(heading=total, cells=values),
         *after,
     ]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from planner.candidates import OFFLOAD, RECOMPUTE, SCHEDULES, SHARDING
-from planner.errors import Fault, PlannerError, listed, nearest
+from planner.errors import Fault, PlannerError, alike, listed
 from planner.graph.model import Model
 from planner.search.operator_pins import (
     OperatorPin,
@@ -171,8 +171,13 @@ def _parse(text: str, trainer: Trainer, model: Model | None) -> Pin | OperatorPi
                 f"pin '{text}' is on an operator; a stated layout has degrees and settings.",
                 f"Pins: {listed(sorted({*NAMES, *OTHER}), 'and')}.",
             )
-        close = listed(nearest(word, [*NAMES, *OTHER]))
-        raise PlannerError.of("N01", f"no pin named '{match[1]}'. Did you mean {close}?")
+        close = listed(alike(word, [*NAMES, *OTHER]))
+        meant = f" Did you mean {close}?" if close else ""
+        raise PlannerError.of(
+            "N01",
+            f"no pin named '{match[1]}'.{meant}",
+            f"Pins: {listed(sorted({*NAMES, *OTHER}), 'and')}.",
+        )
     column = NAMES[word]
     if (column, compare, value.lower()) == ("offload", "=", "any"):
         return ANY_OFFLOAD

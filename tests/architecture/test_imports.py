@@ -40,6 +40,7 @@ SLOW_START = HEAVY | {"numpy", "scipy", "pydantic", "rich", "ruamel", "planner"}
 """Only inside functions, in what the command line loads for ``--help``."""
 STARTED = {
     "main",
+    "program",
     "options",
     "exits",
     "plan",

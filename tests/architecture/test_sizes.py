@@ -46,7 +46,7 @@ def test_exceptions_are_few_and_needed() -> None:
 
 
 def test_commands_are_short() -> None:
-    main = (ROOT / "cli" / "main.py").read_text()
+    main = (ROOT / "cli" / "program.py").read_text()
     commands = re.findall(r'app\.command\("(\w+)"\)', main)
     assert len(commands) >= 9
     for command in commands:

@@ -287,7 +287,7 @@ def test_frozen_options() -> None:
     """Every command and option; a new one is a promise, so it changes this file too."""
     from typer.main import get_command
 
-    from cli.main import app
+    from cli.program import app
 
     commands = get_command(app).commands  # type: ignore[attr-defined]
     lines = [

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from cli.main import main
+from planner.api import PlannerError, Question, plan, show
 from planner.frontends.cluster_file import read_cluster
 from planner.question import default_batch
 
@@ -163,3 +164,36 @@ def test_price_speaks_of_set(line: str, words: str, capsys: pytest.CaptureFixtur
     assert words in err
     assert "--pin" not in err
     assert "/models/" not in err
+
+
+def test_a_plan_is_not_taken_for_a_model() -> None:
+    plan = Path(__file__).parents[1] / "report" / "real.json"
+    with pytest.raises(PlannerError) as caught:
+        show(str(plan))
+    [fault] = caught.value.faults
+    assert fault.code == "M05"
+    assert f"shardwright explain {plan}" in fault.fix[0]
+
+
+def test_a_micro_batch_that_never_divides_the_batch_says_which_do() -> None:
+    question = Question(model="llama-3-8b", cluster="h100-sxm:8", global_batch=64, pins=("mbs=3",))
+    with pytest.raises(PlannerError) as caught:
+        plan(question)
+    [fault] = caught.value.faults
+    assert fault.code == "B01"
+    assert "micro-batches of 3, whatever dp is" in fault.what
+    assert "1, 2 and 4" in fault.fix[0]
+
+
+@pytest.mark.parametrize(
+    ("pin", "meant"), [("foo=1", ""), ("tpp=2", "Did you mean tp, pp or vpp?")]
+)
+def test_an_unknown_pin_names_what_it_may_mean(pin: str, meant: str) -> None:
+    question = Question(model="llama-3-8b", cluster="h100-sxm:8", pins=(pin,))
+    with pytest.raises(PlannerError) as caught:
+        plan(question)
+    [fault] = caught.value.faults
+    assert fault.code == "N01"
+    assert meant in fault.what
+    assert ("Did you mean" in fault.what) == bool(meant)
+    assert "kv-heads" in fault.fix[0]

@@ -59,6 +59,15 @@ def test_details_at_80_columns(detail: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("width", [60, 40])
+def test_everything_on_a_narrow_page(name: str, width: int) -> None:
+    """Words are cut or wrapped; only what has no blank, a link for one, may be longer than a line."""
+    page = plain(render(answer(name), width=width, detail=("all",)))
+    wide = [line.strip() for line in page.splitlines() if len(line) > width]
+    assert all(" " not in line for line in wide), wide
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_markdown(name: str) -> None:
     compare(render_markdown(answer(name)), f"{name}.markdown")
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from planner.errors import PlannerError
+from planner.known import schema
 from planner.plan.read import read_plan
 from planner.plan.schema import Plan
 from planner.plan.write import write_plan
@@ -205,3 +206,20 @@ def test_damaged_files_never_end_in_a_traceback(seed: int, tmp_path: Path) -> No
         str(error).encode("utf-8", "replace")
     else:
         assert isinstance(plan, Plan)
+
+
+@pytest.mark.parametrize("kind", ["plan", "no-plan"])
+def test_every_number_of_the_schema_says_what_it_is(kind: str) -> None:
+    """Units stand in the descriptions, which editors and other programs read from the JSON Schema."""
+    whole = schema(kind)
+    parts = whole["$defs"] | {kind: whole}
+    numbers = [
+        (name, field, facts)
+        for name, part in parts.items()
+        for field, facts in part.get("properties", {}).items()
+        if "number" in [facts.get("type"), *(one.get("type") for one in facts.get("anyOf", ()))]
+    ]
+    assert len(numbers) >= 12
+    assert [(name, field) for name, field, facts in numbers if not facts.get("description")] == []
+    step = {"plan": ("plan", "step"), "no-plan": ("Term", "value")}[kind]
+    assert "econds" in parts[step[0]]["properties"][step[1]]["description"]
