@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import re
 from html.parser import HTMLParser
+from importlib.resources import files
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from planner.cost.memory import TERMS
 from planner.plan.schema import Plan
 from planner.report.html import bars
 from planner.report.html.page import embedded, render_html
@@ -17,6 +19,7 @@ from planner.report.html.treemap import Box, squarified
 from planner.report.numbers import gib, percent
 from planner.report.tables import plain
 from planner.report.text import render, verdict
+from planner.search.breakdown import LABELS
 from planner.units import GIB, show_seconds
 from tests.report.reports import QUESTIONS, TABS, planned, report, stated
 
@@ -279,3 +282,10 @@ def test_memory_marks_are_gibibytes() -> None:
     assert len(ticks) >= 3
     for mark in ticks:
         assert mark.left == pytest.approx(float(mark.words) * GIB * scale)
+
+
+def test_every_part_of_step_and_memory_has_a_colour() -> None:
+    style = (files("planner.report.html") / "templates" / "style.css").read_text()
+    kinds = [f"step-{name}" for name in LABELS] + [f"memory-{name}" for name in TERMS]
+    assert len(kinds) >= 15
+    assert [kind for kind in kinds if f".{kind}" not in style] == []

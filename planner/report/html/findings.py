@@ -114,9 +114,10 @@ def communication(plan: Plan, figures: Figures) -> str:
         f"{first.phase.capitalize()} {first.kind}s over {first.axis} cost most: {show_bytes(first.bytes)} in "
         f"{first.calls:,} calls for one {first.each}, {show_seconds(first.seconds)}"
     )
-    return text + (
-        f", {show_seconds(first.exposed)} of it exposed." if exposed else ", all of it hidden."
-    )
+    if not exposed:
+        return f"{text}, all of it hidden."
+    whole = first.exposed >= first.seconds * (1 - 5e-4)
+    return f"{text}, {'all' if whole else show_seconds(first.exposed)} of it exposed."
 
 
 def alternatives(plan: Plan) -> str:
