@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from planner.export.files import File
 from planner.export.loop import loop
-from planner.export.refusal import Limits, any_level, even_stages, no_axis, pinned
+from planner.export.refusal import Limits, any_level, even_stages, no_axis, offloads, pinned
 from planner.export.remeasure import Remeasured, remeasure
 from planner.export.view import View, commented, header
 from planner.export.yaml_text import yaml_text
@@ -39,6 +39,7 @@ def write(view: View) -> list[File]:
 def check(limits: Limits, view: View) -> None:
     """Axes and states that Accelerate has no words for, and what it only refuses once processes run."""
     d = view.degrees
+    offloads(limits, view, "states")
     no_axis(limits, view, "pp", "ep", "etp")
     even_stages(limits, view)
     any_level(limits, view, (0, 2, 3))
@@ -84,7 +85,7 @@ def settings(view: View) -> dict[str, Json]:
             "fsdp_reshard_after_forward": view.level == 3,
             "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
             "fsdp_activation_checkpointing": d.recompute == "full",
-            "fsdp_offload_params": False,
+            "fsdp_offload_params": d.offload == "states",
             "fsdp_cpu_ram_efficient_loading": False,
             "fsdp_state_dict_type": "SHARDED_STATE_DICT",
         }

@@ -9,7 +9,7 @@ from __future__ import annotations
 from planner.export.files import File, json_text
 from planner.export.loop import loop
 from planner.export.modules import LAYER, llama_like, style
-from planner.export.refusal import Limits, even_stages, no_axis, pinned, whole_states
+from planner.export.refusal import Limits, even_stages, no_axis, offloads, pinned, whole_states
 from planner.export.remeasure import Remeasured, remeasure
 from planner.export.shape import shape_of
 from planner.export.view import View, header
@@ -37,8 +37,11 @@ def write(view: View) -> list[File]:
 
 def _check(view: View) -> None:
     d, limits = view.degrees, Limits(RELEASE)
+    offloads(limits, view, "optimizer", "states")
     no_axis(limits, view, "pp", "ep", "etp")
     even_stages(limits, view)
+    low = d.offload == "states" and view.level < 3
+    limits.refuse(low, f"weights in host memory at ZeRO-{view.level}", pinned("zero=3"))
     whole_states(limits, view)
     limits.refuse(d.cp > 1, f"cp {d.cp} as a ring: it has Ulysses only", pinned("cp=1"))
     limits.refuse(
@@ -79,7 +82,7 @@ def settings(view: View) -> dict[str, Json]:
         "train_batch_size": recipe.global_batch,
         "train_micro_batch_size_per_gpu": d.micro_batch,
         "gradient_accumulation_steps": d.num_micro_batches,
-        "zero_optimization": _zero(view.level),
+        "zero_optimization": _zero(view.level) | _on_host(d.offload),
         "optimizer": {"type": "SGD" if recipe.optimizer == "sgd" else "AdamW", "params": {"lr": 1e-4}},
         "steps_per_print": 1,
     }  # fmt: skip
@@ -103,6 +106,13 @@ def _zero(level: int) -> dict[str, Json]:
             "stage3_param_persistence_threshold": 10**5,
         }
     return zero
+
+
+def _on_host(offload: str) -> dict[str, Json]:
+    host = {"device": "cpu", "pin_memory": True}
+    if offload == "none":
+        return {}
+    return {"offload_optimizer": host} | ({"offload_param": host} if offload == "states" else {})
 
 
 def layer_specs(view: View) -> list[dict[str, Json]]:

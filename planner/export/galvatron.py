@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from planner.export.files import File, json_text
-from planner.export.refusal import Limits, no_axis, pinned, schedules, whole_states
+from planner.export.refusal import Limits, no_axis, offloads, pinned, schedules, whole_states
 from planner.export.remeasure import Remeasured, remeasure
 from planner.export.view import View, header
 from planner.units import Json
@@ -94,6 +94,7 @@ def _files(view: View, release: str, data: dict[str, Json]) -> list[File]:
 def _check(limits: Limits, view: View) -> None:
     d = view.degrees
     limits.refuse(view.level == 1, "states of ZeRO-1", f"{pinned('zero=2')} or zero=0")
+    offloads(limits, view)
     whole_states(limits, view)
     schedules(limits, view, "1f1b", "gpipe")
     limits.refuse(d.vpp > 1, f"vpp {d.vpp}: it has no virtual stages", pinned("vpp=1"))

@@ -12,6 +12,7 @@ from planner.export.refusal import (
     equal_layers,
     even_stages,
     no_axis,
+    offloads,
     pinned,
     schedules,
     whole_states,
@@ -33,6 +34,7 @@ def write(view: View) -> list[File]:
         PlannerError: what MaxText cannot hold (W01).
     """
     d, limits = view.degrees, Limits("MaxText")
+    offloads(limits, view, "optimizer")
     equal_layers(limits, view)
     even_stages(limits, view)
     any_level(limits, view, (0, 3))
@@ -86,6 +88,7 @@ def settings(view: View) -> dict[str, Json]:
         "dcn_data_parallelism": 1,
         "per_device_batch_size": d.micro_batch * d.dp * (d.num_micro_batches if d.pp > 1 else 1) / view.world,
         "gradient_accumulation_steps": 1 if d.pp > 1 else d.num_micro_batches,
+        "optimizer_memory_host_offload": d.offload == "optimizer",
         "remat_policy": REMAT[d.recompute],
         "dtype": "float32" if recipe.precision == "fp32" else "bfloat16",
         "logical_axis_rules": rules(view, data_axis, tensor),

@@ -9,7 +9,7 @@ import re
 
 from planner.export.files import File, flags, json_text, shell_list
 from planner.export.megatron_model import model_pairs
-from planner.export.refusal import Limits, any_level, equal_layers, pinned, schedules
+from planner.export.refusal import Limits, any_level, equal_layers, offloads, pinned, schedules
 from planner.export.remeasure import Remeasured, remeasure
 from planner.export.shape import Shape, shape_of
 from planner.export.view import View, commented, header
@@ -80,6 +80,7 @@ def write(view: View) -> list[File]:
 def check(view: View, target: str) -> None:
     """What Megatron's arguments cannot hold, and what its parser takes although it is wrong."""
     d, limits = view.degrees, Limits(target)
+    offloads(limits, view, "optimizer")
     equal_layers(limits, view)
     any_level(limits, view, (0, 1))
     schedules(limits, view, "1f1b", "interleaved")
@@ -129,7 +130,7 @@ def plan_pairs(view: View, shape: Shape) -> list[tuple[str, Json]]:
         ("--moe-grouped-gemm", view.experts),
         ("--cross-entropy-loss-fusion", True),
         *PRECISION[recipe.precision],
-        *_optimizer(recipe.optimizer, view.level),
+        *_optimizer(recipe.optimizer, d.offload == "optimizer"),
     ]
 
 
@@ -185,14 +186,15 @@ def _recompute(view: View) -> list[tuple[str, Json]]:
     return [("--recompute-granularity", "selective"), ("--recompute-modules", sorted(modules))]
 
 
-def _optimizer(name: str, level: int) -> list[tuple[str, Json]]:
-    if name == "sgd":
-        return [("--optimizer", "sgd")]
-    if name not in MOMENTS:
-        return [("--optimizer", "adam")]
+def _optimizer(name: str, on_host: bool) -> list[tuple[str, Json]]:
+    chosen = ("--optimizer", "sgd" if name == "sgd" else "adam")
+    narrow = name in MOMENTS
+    pairs = [chosen, ("--use-precision-aware-optimizer", narrow or on_host)]
+    pairs.append(("--optimizer-cpu-offload", on_host))
+    if not narrow:
+        return pairs
     return [
-        ("--optimizer", "adam"),
-        ("--use-precision-aware-optimizer", True),
+        *pairs,
         ("--exp-avg-dtype", MOMENTS[name]),
         ("--exp-avg-sq-dtype", MOMENTS[name]),
     ]

@@ -8,7 +8,7 @@ with stages. Release: MindFormers 1.9.0 on MindSpore 2.9.
 from __future__ import annotations
 
 from planner.export.files import File
-from planner.export.refusal import Limits, any_level, equal_layers, pinned, schedules
+from planner.export.refusal import Limits, any_level, equal_layers, offloads, pinned, schedules
 from planner.export.remeasure import Remeasured, remeasure
 from planner.export.shape import Shape, shape_of
 from planner.export.view import View, commented, header
@@ -45,6 +45,7 @@ def write(view: View) -> list[File]:
 
 def _check(view: View, shape: Shape) -> None:
     d, limits = view.degrees, Limits(RELEASE)
+    offloads(limits, view)
     equal_layers(limits, view)
     schedules(limits, view, "1f1b", "gpipe", "interleaved", "zbv")
     any_level(limits, view, (0, 1))

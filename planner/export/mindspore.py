@@ -7,7 +7,7 @@ there, under the names that MindFormers' Llama-like models have. Release: MindSp
 from __future__ import annotations
 
 from planner.export.files import File, json_text
-from planner.export.refusal import Limits, any_level, pinned, schedules
+from planner.export.refusal import Limits, any_level, offloads, pinned, schedules
 from planner.export.shape import Shape, shape_of
 from planner.export.view import View, commented, header
 from planner.plan.schema import BlockPlan, OperatorPlan
@@ -52,6 +52,7 @@ def write(view: View) -> list[File]:
 
 def _check(limits: Limits, view: View, shape: Shape) -> None:
     d = view.degrees
+    offloads(limits, view)
     schedules(limits, view, "1f1b", "gpipe", "interleaved", "zbv")
     any_level(limits, view, (0, 1, 3))
     inside = d.dp * d.cp * d.tp

@@ -63,6 +63,13 @@ def schedules(limits: Limits, view: View, *names: str) -> None:
     )
 
 
+def offloads(limits: Limits, view: View, *known: str) -> None:
+    """Refuses what a format cannot keep in host memory."""
+    where = view.degrees.offload
+    near = f"offload={known[0]}" if known else "offload=none"
+    limits.refuse(where not in ("none", *known), f"{where} in host memory", pinned(near))
+
+
 def even_stages(limits: Limits, view: View) -> None:
     """Refuses stages of unequal numbers of layers, where a format only knows how many stages there are."""
     sizes, count = view.stage_sizes, view.plan.model.num_layers

@@ -84,7 +84,7 @@ def measured_row(view: View, framework: str) -> dict[str, Json]:
             "zero_group": d.shard_group, "micro_batch": d.micro_batch,
             "global_batch": plan.recipe.global_batch, "recompute": d.recompute,
             "schedule": d.schedule if d.pp > 1 else "none", "precision": plan.recipe.precision,
-            "framework": framework,
+            "framework": framework, "offload": None if d.offload == "none" else d.offload,
         },
         "measured": {},
     }  # fmt: skip

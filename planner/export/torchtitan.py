@@ -7,7 +7,7 @@ the parsers refuse: torchtitan 0.3.0 and 0.2.2, run on a CPU.
 from __future__ import annotations
 
 from planner.export.files import File
-from planner.export.refusal import Limits, any_level, equal_layers, pinned, schedules
+from planner.export.refusal import Limits, any_level, equal_layers, offloads, pinned, schedules
 from planner.export.remeasure import Remeasured, remeasure
 from planner.export.shape import Shape, shape_of
 from planner.export.view import View, commented, header
@@ -127,6 +127,7 @@ def training(view: View) -> dict[str, Json]:
         "seq_len": recipe.seq,
         "mixed_precision_param": "float32" if recipe.precision == "fp32" else "bfloat16",
         "mixed_precision_reduce": "float32",
+        "enable_cpu_offload": d.offload == "states",
         "disable_cuda_graphs": d.pp > 1 or d.ep > 1,
     }
 
@@ -162,6 +163,7 @@ def stages(view: View, output: str) -> list[list[str]]:
 
 def _check(view: View, release: str) -> None:
     d, limits = view.degrees, Limits(release)
+    offloads(limits, view, "states")
     equal_layers(limits, view)
     any_level(limits, view, (0, 2, 3))
     limits.refuse(

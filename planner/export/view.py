@@ -130,6 +130,7 @@ def layout_words(degrees: Degrees) -> str:
     over = f" over {d.shard_group}" if d.sharding != "none" and d.shard_group < d.dp * d.cp else ""
     words.append(d.sharding + over if d.sharding != "none" else "states not sharded")
     words.append(f"recompute {d.recompute}")
+    words += [f"{d.offload} in host memory"] * (d.offload != "none")
     words += ["sequence parallel"] * d.sequence_parallel
     words += [d.schedule] * (d.pp > 1)
     return ", ".join(words)

@@ -101,6 +101,8 @@ def test_what_cannot_be_held_is_refused_with_the_nearest(to: str) -> None:
         ("titan-v", "megatron", "the schedule zbv", "schedule=1f1b"),
         ("titan-v", "galvatron", "the schedule zbv", "schedule=1f1b"),
         ("fsdp-ring", "deepspeed", "cp 2 as a ring", "cp=1"),
+        ("megatron-host", "mindformers", "optimizer in host memory", "offload=none"),
+        ("fsdp-host", "galvatron", "states in host memory", "offload=none"),
         ("experts", "mindformers", "etp 1 with tp 2", "etp=2"),
     ],
 )  # fmt: skip

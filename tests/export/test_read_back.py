@@ -56,7 +56,7 @@ def test_read_back(name: str, to: str, tmp_path: Path) -> None:
     assert not found.file.faults
     assert found.plan is not None
     if to in ("deepspeed", "accelerate"):
-        keys = ("dp", "tp", "pp", "cp", "sharding", "shard_group")
+        keys = ("dp", "tp", "pp", "cp", "sharding", "shard_group", "offload")
         assert all(getattr(found.plan.degrees, k) == getattr(plan(name).degrees, k) for k in keys)
         return
     assert found.plan.degrees == plan(name).degrees

@@ -59,14 +59,18 @@ def read_deepspeed(path: str, data: Mapping[str, Json]) -> TrainerFile:
     stage = zero.number("stage")
     if stage not in (0, 1, 2, 3):
         r.fault("W03", f"zero_optimization.stage is {stage}; it can be 0, 1, 2 or 3.")
+    hosts: set[str] = set()
     for device in ("offload_param", "offload_optimizer"):
         where = str(_table(zero.values, device).get("device", "none"))
-        if where != "none":
-            r.notes.append(f"not priced: {device} to {where}")
+        if where not in ("none", "cpu"):
+            r.notes.append(f"{device} to {where} is priced as to the host's memory")
+        hosts |= {device} if where != "none" else set()
         wrong = device == "offload_param" and where != "none" and stage != 3
         r.silently(wrong, f"offload_param does nothing at stage {stage}.", "It needs stage 3.")
     tp = Reader(path, _table(data, "tensor_parallel"), wrong=r.wrong).degree("autotp_size")
     layout: dict[str, int | str] = {"zero": stage, "tp": tp, "sp": "off"}
+    if hosts:
+        layout["offload"] = "states" if "offload_param" in hosts and stage == 3 else "optimizer"
     micro = r.number("train_micro_batch_size_per_gpu")
     turns, batch = r.number("gradient_accumulation_steps"), r.number("train_batch_size")
     layout["mbs"] = max(micro, 1)

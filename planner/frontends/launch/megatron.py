@@ -18,7 +18,6 @@ DEGREES = {
 UNPRICED = {
     "swap-optimizer": "the optimizer's states live on the host (swap-optimizer)",
     "swap-attention": "activations of attention are moved to the host (swap-attention)",
-    "optimizer-cpu-offload": "the optimizer runs on the host (optimizer-cpu-offload)",
     "cpu-offloading-num-layers": "activations are moved to the host (cpu-offloading-num-layers)",
     "reuse-fp32-param": "weights share the bytes of their fp32 copy (reuse-fp32-param)",
     "recompute-activation-function": "the activation function is computed again (recompute-activation-function)",
@@ -108,6 +107,8 @@ def _layout(reader: Reader, chips: int | None) -> dict[str, int | str]:
     layout["sp"] = "on" if reader.flag("sequence-parallel") and tp > 1 else "off"
     layout |= _states(reader, layout)
     layout["recompute"] = _recompute(reader)
+    if reader.flag("optimizer-cpu-offload"):
+        layout["offload"] = "optimizer"
     if reader.flag("use-tp-pp-dp-mapping"):
         layout["order"] = "tp-cp-pp-dp"
     if reader.text("schedules-method") in ("dualpipev", "zbv"):

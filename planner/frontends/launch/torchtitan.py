@@ -133,6 +133,8 @@ def _read(path: str, values: Mapping[str, Json], mode: str, model: str | None) -
     layout["zero"] = 0 if shard * cp == 1 and replicate > 1 else 2 if reshard == "never" or (
         reshard == "default" and pp > 1
     ) else 3  # fmt: skip
+    if r.flag("training.enable_cpu_offload"):
+        layout["offload"] = "states"
     layout["sp"] = "on" if tp > 1 else "off"
     layout["recompute"] = {"none": "none", "full": "full", "selective": "selective"}.get(
         mode, "selective"

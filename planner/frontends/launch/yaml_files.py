@@ -65,7 +65,7 @@ def read_accelerate(source: YamlSource) -> TrainerFile:
     if replicate > 1 and level and shard * cp > 1:
         layout["shard-group"] = shard * cp
     if fsdp.flag("fsdp_offload_params"):
-        r.notes.append("not priced: weights and states on the host (fsdp_offload_params)")
+        layout["offload"] = "states"
     r.notes.append("batches are decided in the training script, not here")
     r.done()
     narrow = r.text("mixed_precision", default="no")
