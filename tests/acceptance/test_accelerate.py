@@ -1,4 +1,4 @@
-"""Accelerate 1.15.0: its launcher takes the exported file, and the environment that it makes says what the plan says."""
+"""Accelerate 1.15.0: the launcher takes the exported file, and makes an environment that says what the plan says."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DeepSpeed 0.19.8 takes the exported JSON and derives the plan's batches, ZeRO stage and offload; AutoTP its patterns."""
+"""DeepSpeed 0.19.8 takes the exported JSON and derives the plan's batches, ZeRO stage and offload."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""transformers 5.12 takes the exported tp_plan: every rule meets a module of its own Llama, and two ranks compute what one does."""
+"""transformers 5.12 takes the exported tp_plan: rules meet modules of its Llama, two ranks compute what one does."""
 
 from __future__ import annotations
 
