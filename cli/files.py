@@ -78,14 +78,19 @@ def write_output(path: Path, plan: Plan) -> None:
         raise PlannerError.of("O03", f"cannot write {path}: {error.strerror or error}.") from None
 
 
-def write_files(folder: Path, files: Sequence[File]) -> list[Path]:
+def write_files(folder: Path, files: Sequence[File], *, anything: bool = False) -> list[Path]:
     """Writes the files of an export into a folder: all of them, or none if one would hide something else.
+
+    Args:
+        folder: where to.
+        files: what to write.
+        anything: whether a file that is there may not be replaced, whoever made it.
 
     Raises:
         PlannerError: a place that cannot be written (O03), a file that no export wrote (O02).
     """
     paths = [folder / file.name for file in files]
-    faults = [fault for path in paths if (fault := _export_fault(path)) is not None]
+    faults = [fault for path in paths if (fault := _export_fault(path, anything)) is not None]
     if faults:
         raise PlannerError(*faults)
     for path, file in zip(paths, files, strict=True):
@@ -99,7 +104,10 @@ def write_files(folder: Path, files: Sequence[File]) -> list[Path]:
     return paths
 
 
-def _export_fault(path: Path) -> Fault | None:
+def _export_fault(path: Path, anything: bool) -> Fault | None:
+    if anything and path.exists():
+        what = f"{path} is there; an edited file goes into another folder."
+        return Fault("O02", what, ("Choose another folder, or remove it.",))
     try:
         other = path.is_file() and MADE not in path.read_text(encoding="utf-8", errors="replace")
     except OSError:

@@ -1,0 +1,138 @@
+"""``export --like``: the plan's settings in a person's own file, and everything else as it was."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from pathlib import Path
+
+import pytest
+from plans import plan, stated
+from test_read_back import SCRIPT
+
+from planner.errors import PlannerError
+from planner.export.like import export_like
+from planner.export.targets import export
+from planner.frontends.launch.read import read_trainer_file
+
+
+def touched(before: str, after: str) -> list[str]:
+    lines = difflib.unified_diff(before.splitlines(), after.splitlines(), lineterm="", n=0)
+    return [line[1:] for line in lines if line[:1] in "+-" and not line.startswith(("+++", "---"))]
+
+
+@pytest.mark.parametrize(
+    "layout", ["tp=2,pp=4,recompute=full", "pp=4,vpp=2", "tp=8,zero=0", "pp=8,tp=2"]
+)
+def test_a_launch_script(layout: str, tmp_path: Path) -> None:
+    answer = stated("llama-3-8b", "h100-sxm:16", "megatron", layout)
+    found = export_like(answer, "megatron", "run.sh", SCRIPT)
+    (tmp_path / "run.sh").write_text(found.text)
+    back = read_trainer_file(tmp_path / "run.sh")
+    d = answer.degrees
+    said = {"tp": 1, "pp": 1, "dp": 1, "vpp": 1, "zero": 0} | dict(back.layout)
+    assert [said[k] for k in ("tp", "pp", "dp", "vpp")] == [d.tp, d.pp, d.dp, d.vpp]
+    assert said["recompute"] == d.recompute
+    assert said["zero"] == (d.sharding == "ZeRO-1" and d.dp > 1)
+    assert (said["sp"] == "on") == (d.sequence_parallel and d.tp > 1)
+    assert f"TP=${{TP:-{d.tp}}}" in found.text or f"TP={d.tp}\n" in found.text
+    lines = touched(SCRIPT, found.text)
+    assert all("--" in line or line.startswith(("TP=", "PP=")) for line in lines), lines
+    assert (
+        "# Llama on two nodes; --tensor-model-parallel-size 1 in a comment is no option"
+        in found.text
+    )
+    assert "--split 949,50,1" in found.text
+
+
+def test_an_array_and_what_must_go(tmp_path: Path) -> None:
+    script = SCRIPT.replace("    --bf16", "    --bf16").replace(
+        "    --sequence-parallel \\\n",
+        "    --sequence-parallel \\\n    --num-layers-per-virtual-pipeline-stage 4 \\\n",
+    )
+    answer = stated("llama-3-8b", "h100-sxm:16", "megatron", "tp=1,zero=1")
+    text = export_like(answer, "megatron", "run.sh", script).text
+    assert "--num-layers-per-virtual-pipeline-stage" not in text
+    assert "--sequence-parallel" not in text
+    (tmp_path / "run.sh").write_text(text)
+    assert read_trainer_file(tmp_path / "run.sh").stages is None
+
+
+def test_mindformers_keeps_comments(tmp_path: Path) -> None:
+    before = export(plan("ascend"), "mindformers")[0].text
+    before = before.replace(
+        "parallel_config:\n", "parallel_config:  # as we ran it in May\n  # eight a node\n"
+    )
+    text = export_like(plan("ascend-selective"), "mindformers", "x.yaml", before).text
+    assert "# as we ran it in May" in text
+    assert "  # eight a node" in text
+    (tmp_path / "x.yaml").write_text(text)
+    d = plan("ascend-selective").degrees
+    found = read_trainer_file(tmp_path / "x.yaml")
+    assert (found.layout["tp"], found.layout["dp"], found.layout["recompute"]) == (
+        d.tp,
+        d.dp,
+        d.recompute,
+    )
+    assert [line.split(":")[0].strip() for line in before.splitlines() if line[:1].isalpha()] == [
+        line.split(":")[0].strip() for line in text.splitlines() if line[:1].isalpha()
+    ]
+
+
+def test_deepspeed_keeps_what_is_not_the_plan_s() -> None:
+    before = {
+        "fp16": {"enabled": False},
+        "zero_optimization": {"stage": 1, "overlap_comm": False},
+        "mine": 3,
+    }
+    text = export_like(plan("fsdp"), "deepspeed", "ds.json", json.dumps(before, indent=4)).text
+    data = json.loads(text)
+    assert data["zero_optimization"] == {"stage": 3, "overlap_comm": False}
+    assert data["mine"] == 3
+    assert data["train_batch_size"] == 64
+    assert '\n    "fp16"' in text
+
+
+def test_torchtitan_job_files(tmp_path: Path) -> None:
+    before = (
+        '[model]\nname = "llama3"\nflavor = "8B"\n\n[training]\nlocal_batch_size = 4  # what fits\nsteps = 9\n\n'
+        "[parallelism]\ntensor_parallel_degree = 8\n\n[checkpoint]\nenable = true\n"
+    )
+    text = export_like(plan("titan"), "torchtitan-0.2", "job.toml", before).text
+    assert "local_batch_size = 1  # what fits" in text
+    assert "steps = 9" in text
+    assert "[checkpoint]\nenable = true\n" in text
+    (tmp_path / "job.toml").write_text(text)
+    found = read_trainer_file(tmp_path / "job.toml")
+    assert (found.layout["tp"], found.layout["dp"]) == (
+        plan("titan").degrees.tp,
+        plan("titan").degrees.dp,
+    )
+
+
+def test_accelerate_sizes(tmp_path: Path) -> None:
+    before = export(plan("fsdp"), "accelerate")[0].text + "downcast_bf16: 'no'\n"
+    text = export_like(plan("fsdp-hybrid"), "accelerate", "a.yaml", before).text
+    assert "downcast_bf16: 'no'" in text
+    (tmp_path / "a.yaml").write_text(text)
+    assert read_trainer_file(tmp_path / "a.yaml").layout["shard-group"] == 8
+
+
+@pytest.mark.parametrize(
+    ("name", "to", "text", "phrase"),
+    [
+        ("dense", "torchtitan", "", "cannot be edited for torchtitan"),
+        ("dense", "megatron", "echo --num-layers 3", "has no --tensor-model-parallel-size"),
+    ],
+)
+def test_what_is_not_edited(name: str, to: str, text: str, phrase: str) -> None:
+    with pytest.raises(PlannerError) as caught:
+        export_like(plan(name), to, "run.sh", text)
+    assert caught.value.faults[0].code == "W05"
+    assert phrase in caught.value.faults[0].what
+
+
+def test_what_cannot_be_held_is_refused_here_too() -> None:
+    with pytest.raises(PlannerError) as caught:
+        export_like(plan("titan"), "megatron", "run.sh", SCRIPT)
+    assert {fault.code for fault in caught.value.faults} == {"W01"}
