@@ -19,6 +19,7 @@ from planner.search.solver.ilp import solve_ilp, usage
 from planner.search.solver.presolve import InfeasibleError, presolve, without
 from planner.search.solver.problem import Memory, build
 from planner.search.solver.solve import solve
+from planner.search.solver.weighted import HAVE_TOULBAR2, solve_weighted
 
 STOPPED = Clock(stopped=True)
 needs_numba = pytest.mark.skipif(not HAVE_NUMBA, reason="minutes without numba")
@@ -173,3 +174,31 @@ def test_what_cannot_fit_is_called_infeasible():
     got = solve(build([np.zeros(2)], memory=memory), effort=1)
     assert got.choice is None
     assert got.bound == np.inf
+
+
+@pytest.mark.skipif(not HAVE_TOULBAR2, reason="toulbar2 is not installed")
+@settings(max_examples=60, deadline=None)
+@given(problems(memory=True), st.sampled_from([1.0, 0.37]))
+def test_constraint_networks_agree_with_brute_force(problem, unit):
+    scaled = replace(problem, costs=problem.costs * unit, tables=problem.tables * unit)
+    try:
+        core = presolve(scaled)
+    except InfeasibleError:
+        return
+    if not len(core.problem.sizes):
+        return
+    best, _ = core_best(core)
+    best -= core.constant
+    most = float(abs(best)) + 10.0 if np.isfinite(best) else 1e6
+    found = solve_weighted(core.problem, core.timeline, below=most, seconds=5)
+    assert found.proved
+    if not np.isfinite(best):
+        assert found.choice is None
+        assert found.bound == most
+        return
+    assert core.problem.cost(found.choice) == pytest.approx(best)
+    assert found.bound == pytest.approx(best)
+    assert (usage(core.problem, core.timeline, found.choice) <= core.timeline.room).all()
+    nothing = solve_weighted(core.problem, core.timeline, below=best, seconds=5)
+    assert nothing.choice is None or core.problem.cost(nothing.choice) == pytest.approx(best)
+    assert nothing.bound == pytest.approx(best)

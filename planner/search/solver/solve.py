@@ -6,7 +6,8 @@ the problem as asked. Nothing here knows an instance; sizes decide which part ge
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from planner.search.solver.local import Search
 from planner.search.solver.presolve import Core, InfeasibleError, presolve, without
 from planner.search.solver.problem import Problem
 from planner.search.solver.regions import Regions
+from planner.search.solver.weighted import HAVE_TOULBAR2, solve_weighted
 from planner.units import IntArray
 
 RATE = 0.7
@@ -28,6 +30,8 @@ SMALL = 250_000
 """Allowed pairs of strategies up to which the integer program is worth its time."""
 DUAL_SHARE = 0.4
 """Part of the remaining time that a cycle's dual gets where the integer program will not be run."""
+PROPAGATION_SHARE = 0.6
+"""Part of the remaining time that the solver of constraint networks gets, where it is installed."""
 FEW = 1500
 """Nodes up to which the search branches where the integer program is too large or did not end."""
 REGION_SHARE = 0.7
@@ -73,6 +77,7 @@ class _State:
     best: IntArray | None = None
     cost: float = np.inf
     bound: float = -np.inf
+    began: float = field(default_factory=time.process_time)
 
     def left(self) -> float:
         return self.limit - self.clock.now()
@@ -140,7 +145,9 @@ def _run(state: _State, core: Core, seed: int) -> None:
         if pairs_of(core) <= SMALL and _prove(state, core, dual, cycle, seed):
             return
         if len(core.problem.sizes) <= FEW and not state.done():
-            _branch(state, core, dual, seed)
+            _propagate(state, core)
+            if not state.done():
+                _branch(state, core, dual, seed)
             return
 
 
@@ -187,6 +194,19 @@ def _rule_out(state: _State, core: Core, dual: Dual) -> Core:
     if dead.sum() * 50 < len(dead):
         return core
     return without(core, dead)
+
+
+def _propagate(state: _State, core: Core) -> None:
+    """Gives a few nodes to the solver of constraint networks, if it is installed, for a part of the time."""
+    if not HAVE_TOULBAR2 or state.effort or not np.isfinite(state.cost):
+        return
+    below = state.cost - core.constant
+    busy = (time.process_time() - state.began) / max(1e-9, state.clock.now())  # it counts CPU time
+    seconds = int(PROPAGATION_SHARE * state.left() * min(1.0, busy))
+    got = solve_weighted(core.problem, core.timeline, below=below, seconds=seconds)
+    if got.choice is not None:
+        state.offer(core, got.choice)
+    state.raise_bound(got.bound + core.constant)
 
 
 def _branch(state: _State, core: Core, dual: Dual, seed: int) -> None:
