@@ -20,6 +20,7 @@ from planner.export import (
     transformers,
 )
 from planner.export.files import File
+from planner.export.refusal import Limits
 from planner.export.view import View
 from planner.plan.schema import Plan
 
@@ -32,6 +33,8 @@ class Target:
     release: str
     write: Callable[[View], list[File]]
     aliases: tuple[str, ...] = ()
+    any_strategy: bool = False
+    """Holds a strategy for every operator, whatever it is."""
 
 
 TARGETS: tuple[Target, ...] = (
@@ -42,7 +45,7 @@ TARGETS: tuple[Target, ...] = (
     Target("deepspeed", deepspeed.RELEASE, deepspeed.write, ("zero",)),
     Target("accelerate", accelerate.RELEASE, accelerate.write, ("fsdp", "fsdp2")),
     Target("transformers", transformers.RELEASE, transformers.write, ("tp-plan", "hf")),
-    Target("mindspore", mindspore.RELEASE, mindspore.write, ("ms",)),
+    Target("mindspore", mindspore.RELEASE, mindspore.write, ("ms",), any_strategy=True),
     Target("mindformers", mindformers.RELEASE, mindformers.write),
     Target("galvatron", galvatron.RELEASE, galvatron.write, ("galvatron-2.4",)),
     Target("galvatron-head", galvatron.NEW_RELEASE, galvatron.write_new),
@@ -74,4 +77,21 @@ def export(plan: Plan, to: str) -> list[File]:
     Raises:
         PlannerError: an unknown format (W02), or what the format cannot hold (W01).
     """
-    return target(to).write(View(plan))
+    found = target(to)
+    if not found.any_strategy:
+        _only_roles(plan, found)
+    return found.write(View(plan))
+
+
+def _only_roles(plan: Plan, found: Target) -> None:
+    """Refuses operators that do what no role of a trainer says."""
+    limits = Limits(found.release)
+    for block in plan.blocks:
+        for op in block.operators:
+            cut = " ".join(f"{dim}/{axis}" for axis, dim in op.split.items())
+            limits.refuse(
+                not op.by_role,
+                f"{block.name}.{op.name} cut by {cut}",
+                "plan without that pin, or --to mindspore",
+            )
+    limits.done()

@@ -174,6 +174,8 @@ class OperatorPlan(Part):
     kind: str
     split: dict[str, str]
     """Axis to the dim that it splits; an axis that is absent splits nothing."""
+    by_role: bool = True
+    """Whether the trainer's roles give this strategy; else it was pinned, or follows from pins."""
     inputs: dict[str, dict[str, str]]
     """For every tensor read, axis to placement: ``shard(dim)``, ``replicate`` or ``partial``."""
     weights: dict[str, dict[str, str]]

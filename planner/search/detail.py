@@ -60,6 +60,7 @@ def _operators(s: Setting, block: Block) -> Iterator[OperatorPlan]:
     mode = RECOMPUTE[int(s.rows.recompute[0])]
     tags = s.task.trainer.recomputed(mode, fused=s.task.recipe.fused_attention)
     saved = _saved_by(s, form, tags)
+    own = {name for name, _ in s.task.operators[int(s.rows.operators[0])].get(block.name, ())}
     again = repeated(block, tags)
     for op, split in zip(block.operators, form.splits, strict=True):
         cost = operator_cost(s, block, op, split)
@@ -71,6 +72,7 @@ def _operators(s: Setting, block: Block) -> Iterator[OperatorPlan]:
             name=op.name,
             kind=op.kind,
             split=dict(split),
+            by_role=op.name not in own,
             inputs=_shown(inputs),
             weights=_shown(weights),
             outputs=_shown(outputs),
