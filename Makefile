@@ -17,17 +17,21 @@ test: $(VENV)/.developing
 # The trainers' own parsers and groups, on a CPU: gigabytes of packages, so in an environment of its own.
 # Megatron asks for a newer Python than its code needs.
 test-exports: .venv-exports/.ready
-	.venv-exports/bin/python -m pytest tests/acceptance
+	TORCHTITAN_02=.venv-exports/torchtitan-0.2 .venv-exports/bin/python -m pytest tests/acceptance
+	.venv-exports/mindspore/bin/python -m pytest tests/acceptance/test_mindspore.py
 
 .venv-exports/.ready: pyproject.toml
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed: make PYTHON=/path/to/python" >&2; exit 1; }
 	$(PYTHON) -m venv .venv-exports
 	.venv-exports/bin/python -m pip install --quiet --editable '.[dev,exports]'
 	.venv-exports/bin/python -m pip install --quiet --no-deps --ignore-requires-python \
-		megatron-core==0.19.2 torchtitan==0.3.0
+		megatron-core==0.19.2 megatron-bridge==0.6.2 torchtitan==0.3.0
+	.venv-exports/bin/python -m pip install --quiet --no-deps --target .venv-exports/torchtitan-0.2 torchtitan==0.2.2
 	.venv-exports/bin/python -m pip download --quiet --no-deps --no-binary :all: --dest .venv-exports hetu-galvatron==2.4.0
 	tar xzf .venv-exports/hetu_galvatron-2.4.0.tar.gz -C .venv-exports/lib/python3.*/site-packages --strip-components=1 \
 		hetu_galvatron-2.4.0/galvatron
+	$(PYTHON) -m venv .venv-exports/mindspore
+	.venv-exports/mindspore/bin/python -m pip install --quiet --editable '.[dev]' mindspore==2.10.0 'safetensors<0.8'
 	touch $@
 
 check: $(VENV)/.developing

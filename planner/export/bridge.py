@@ -6,7 +6,8 @@ Never a key with ``+``: the parser would take it whatever it is. Keys: Megatron-
 from __future__ import annotations
 
 from planner.export.files import File, json_text, shell_list
-from planner.export.megatron import check, environment_of, layout, overlaps, plan_pairs
+from planner.export.megatron import MOMENTS, check, environment_of, layout, overlaps, plan_pairs
+from planner.export.refusal import Limits
 from planner.export.remeasure import Remeasured, remeasure
 from planner.export.shape import shape_of
 from planner.export.view import View, commented, header
@@ -30,6 +31,13 @@ def write(view: View) -> list[File]:
         PlannerError: the plan has what Megatron cannot hold (W01).
     """
     check(view, RELEASE)
+    limits, moments = Limits(RELEASE), view.plan.recipe.optimizer
+    limits.refuse(
+        moments in MOMENTS,
+        f"the optimizer {moments}: its overrides have no words for dtypes",
+        "shardwright plan … --optimizer adamw",
+    )
+    limits.done()
     keys = overrides(view)
     words = [f"{key}={_value(value)}" for key, value in keys.items()]
     head = header(view, RELEASE)
@@ -75,6 +83,9 @@ def overrides(view: View) -> dict[str, Json]:
         "ddp.overlap_param_gather": spread and view.level == 1,
         "dist.use_tp_pp_dp_mapping": "--use-tp-pp-dp-mapping" in said
         and bool(said["--use-tp-pp-dp-mapping"]),
+        "optimizer.optimizer": "sgd" if recipe.optimizer == "sgd" else "adam",
+        "optimizer.use_precision_aware_optimizer": d.offload == "optimizer",
+        "optimizer.optimizer_cpu_offload": d.offload == "optimizer",
         "mixed_precision": MIXED.get(recipe.precision),
     }
 

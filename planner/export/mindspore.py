@@ -179,7 +179,7 @@ def _settings(view: View) -> str:
 
 
 _PYTHON = '''
-from mindspore.parallel import AutoParallel
+from mindspore.parallel.auto_parallel import AutoParallel
 from mindspore.parallel.nn import GradAccumulation, Pipeline
 
 STAGES = {stages}
