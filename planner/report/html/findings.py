@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from planner.plan.figures import AxisPlace, Figures
 from planner.plan.removed import everything_removed
-from planner.plan.schema import Degrees, Plan
+from planner.plan.schema import Alternative, Degrees, Plan
 from planner.report.numbers import dollars, gib, percent, slower
 from planner.units import show_bytes, show_seconds
 
@@ -121,19 +121,26 @@ def communication(plan: Plan, figures: Figures) -> str:
 
 
 def alternatives(plan: Plan) -> str:
-    """The runner-up, and how many are as good."""
-    rows = plan.alternatives
-    if len(rows) < 2:
-        return "Only this layout was priced; nothing was compared with it."
-    second = rows[1]
-    by = slower(second.step, plan.step).removeprefix("+").strip()
-    text = f"The next best layout is {by} slower: {second.reason}."
-    if second.step <= plan.step * 1.0005:
-        text = f"The next best layout is as fast: {second.reason}."
-    equal = sum(row.within_noise for row in rows)
-    if equal:
-        text += f" {equal} of the rows below may be as fast as the plan: they differ by less than predictions scatter."
-    return text
+    """The runner-up, how many are as good, and the user's own layout."""
+    rows = [row for row in plan.alternatives[1:] if row.rank]
+    own = next((row for row in plan.alternatives[1:] if row.own), None)
+    parts = []
+    if rows:
+        parts.append(f"The next best layout is {_slower(rows[0], plan)}: {rows[0].reason}.")
+    if equal := sum(row.within_noise for row in rows):
+        what = "One of the rows below" if equal == 1 else f"{equal} of the rows below"
+        parts.append(
+            f"{what} may be as fast as the plan: they differ by less than predictions scatter."
+        )
+    if own is not None:
+        parts.append(f"Yours is {_slower(own, plan)}: {own.reason}.")
+    return " ".join(parts) or "Only this layout was priced; nothing was compared with it."
+
+
+def _slower(row: Alternative, plan: Plan) -> str:
+    """How much slower than the plan, in words."""
+    by = slower(row.step, plan.step).lstrip("+ ")
+    return "as fast" if by == "same" else f"{by} slower"
 
 
 def removed(plan: Plan, figures: Figures) -> str:

@@ -102,5 +102,6 @@ def _best(plan: Plan, scale: _Scale) -> list[Markup]:
         kind = "best winner" if row.rank == 1 else "best"
         below = max(y + 4, below + 13)
         found.append(element("circle", cx=x, cy=y, r=4.5, class_=kind))
-        labels.append(text(x + 9, below, f"#{row.rank}", f"{kind}-label"))
-    return [*found, *labels]
+        words = [f"#{row.rank}"] * bool(row.rank) + ["yours"] * row.own
+        labels.append(text(x + 9, below, " ".join(words), f"{kind}-label"))
+    return [*sorted(found, key=lambda dot: "winner" in dot), *labels]
