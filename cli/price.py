@@ -38,14 +38,14 @@ def price(
     from cli.layout import divided, in_words_of_set
     from planner.api import price as evaluate
     from planner.errors import PlannerError
-    from planner.plan.layout import layout_of
+    from planner.plan.layout import layout_of, restated
 
     screen = Screen(quiet=quiet, verbose=verbose, no_color=no_color)
     output = Output.asked(form, detail, out)
     earlier = asking.earlier_plan(like)
     layout, overrides = divided(o.settings(set_, "--set"))
     if earlier is not None:
-        layout = layout_of(earlier.degrees, earlier.pins) | layout
+        layout = restated(layout_of(earlier.degrees, earlier.pins), layout)
     elif not layout:
         raise PlannerError.of(
             "A03", "missing option '--set'.", "Write it like --set tp=8,pp=4,mbs=1"

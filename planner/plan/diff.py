@@ -94,7 +94,7 @@ def _inputs(plan: Plan) -> dict[str, str]:
         "seq": f"{recipe.seq:,}",
         "precision": recipe.precision,
         "optimizer": recipe.optimizer,
-        "pins": ", ".join(plan.pins) or "none",
+        "pins": ", ".join(plan.asked.pins) or "none",
         "made by": plan.made_by,
     }
 

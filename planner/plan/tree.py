@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from planner.plan.schema import BlockPlan, OperatorPlan, Plan, Stage
+from planner.plan.schema import BlockPlan, OperatorPlan, Plan, Stage, Term
 
-BY_LAYERS = ("compute", "recompute", "tp", "cp", "ep", "weights")
+BY_LAYERS = tuple(f"step.{part}" for part in ("compute", "recompute", "tp", "cp", "ep", "weights"))
 """Parts of the step that the nodes of layers share out among them."""
+PARTLY = "step.offload"
+"""The part of which layers have some: copies of activations that compute does not hide, not the optimizer's."""
 ENDS = ("embedding", "head", "mtp")
 
 
@@ -74,9 +76,12 @@ def plan_tree(plan: Plan, stage: Stage | None = None) -> Node:
     layers.sort(key=lambda node: -node.seconds)
     waits = m * (busy.forward + busy.backward - stage.forward - stage.backward)
     others = [
-        Node(id=term.name, label=term.label, seconds=term.value, hidden=term.hidden)
+        Node(id=term.name, label=term.label, seconds=seconds, hidden=term.hidden)
         for term in plan.time
-        if term.name.removeprefix("step.") not in BY_LAYERS and (term.value or term.hidden)
+        if term.name not in BY_LAYERS
+        and (
+            (seconds := term.value - _in_layers(plan, term, busy)) > 1e-9 * plan.step or term.hidden
+        )
     ]
     if waits > 1e-9 * plan.step:
         others = _longer(others, "step.bubble", "pipeline bubble", waits)
@@ -86,6 +91,14 @@ def plan_tree(plan: Plan, stage: Stage | None = None) -> Node:
         seconds=plan.step,
         children=(*layers, *others),
     )
+
+
+def _in_layers(plan: Plan, term: Term, busy: Stage) -> float:
+    """Seconds of a part of the step that the nodes of layers have among theirs."""
+    if term.name != PARTLY:
+        return 0.0
+    work = plan.degrees.num_micro_batches * (busy.forward + busy.backward)
+    return work - sum(other.value for other in plan.time if other.name in BY_LAYERS)
 
 
 def _longer(nodes: list[Node], name: str, label: str, seconds: float) -> list[Node]:

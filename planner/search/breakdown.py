@@ -107,6 +107,13 @@ def _work(times: StageTimes) -> Array:
     return np.asarray((times.forward + times.backward).sum(axis=-1)[0])
 
 
+def _hidden_sends(p: Prices, times: StageTimes) -> float:
+    """Seconds of sends of the busiest boundary that run behind compute, both ways."""
+    stages, chunks = times.blocks.shape[:2]
+    each = float(p.sends.hidden_boundaries(stages).max())
+    return float(2.0 * p.micro_batches[0] * chunks * each)
+
+
 def _step_terms(p: Prices, times: StageTimes, makespan: float, unsent: float) -> tuple[Term, ...]:
     """Parts of the step, as the busiest stage spends it; what it waits is bubble, or sends where they cause it."""
     m = int(p.micro_batches[0])
@@ -133,10 +140,7 @@ def _step_terms(p: Prices, times: StageTimes, makespan: float, unsent: float) ->
     }
     hidden = {
         "gradients": float(times.hidden_states[0, last]),
-        "sends": 2.0
-        * m
-        * times.blocks.shape[1]
-        * float(p.sends.hidden_boundaries(times.blocks.shape[0]).max()),
+        "sends": _hidden_sends(p, times) if len(times.blocks) > 1 else 0.0,
         "weights": m * float(sum((counts * s[0]).sum() for s in state_seconds(p)))
         - values["weights"],
         "offload": m * (2.0 * float(counts @ copies(p)[2][0]) - moved),

@@ -30,6 +30,7 @@ WAITS = {
     "bubble": "pipeline bubble",
     "sends": "pp",
     "other": "optimizer",
+    "offload": "offload",
 }
 """Parts of a step that are no computing, and short words for them."""
 LITTLE, NOTABLE = 0.10, 0.03

@@ -50,6 +50,7 @@ def test_a_plan_s_layout_is_priced_again(planner: Any) -> None:
     assert planner.layout["tp"] == 4
     assert planner.layout["dp"] == 4
     assert planner.layout["pp"] == 2
+    assert "shard-group" not in planner.layout
     assert planner.layout["order"] == "tp-cp-pp-dp"
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from planner.api import Question, plan, price
 from planner.plan.schema import BlockPlan, Plan, Stage
+from planner.plan.tree import plan_tree
 
 LAYOUTS = {
     "pipeline": ("llama-3-70b", "h100-sxm:64", "megatron", {"tp": 8, "pp": 4, "recompute": "full"}),
@@ -16,6 +17,12 @@ LAYOUTS = {
         "rtx-4090:2",
         "deepspeed",
         {"zero": 3, "recompute": "full", "offload": "states+activations"},
+    ),
+    "host": (
+        "llama-3-8b",
+        "h100-sxm:8",
+        "megatron",
+        {"tp": 2, "offload": "optimizer+activations"},
     ),
     "ring": ("llama-3-8b", "h100-sxm:32", "megatron", {"cp": 4, "tp": 2, "pp": 2, "vpp": 2}),
 }
@@ -56,6 +63,14 @@ def test_stages_are_the_sums_of_their_layers(priced: Plan) -> None:
         for way in ("forward", "backward"):
             layers = sum(held(stage, b, priced) * getattr(b, way) for b in priced.blocks)
             assert layers == pytest.approx(getattr(stage, way))
+
+
+def test_the_tree_of_every_stage_sums(priced: Plan) -> None:
+    for stage in (None, *priced.stages):
+        for node in plan_tree(priced, stage).walk():
+            if node.children:
+                parts = sum(child.seconds for child in node.children)
+                assert parts == pytest.approx(node.seconds), node.id
 
 
 def held(stage: Stage, block: BlockPlan, whole: Plan) -> int:

@@ -1,0 +1,68 @@
+"""Commands on the pages of the documentation run, and say what the pages show of them."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from cli.main import main
+from cli.program import app
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted((ROOT / "docs" / "commands").glob("*.md"))
+BLOCK = re.compile(r"```console\n(.*?)```", re.DOTALL)
+
+
+def commands(page: Path) -> list[tuple[str, list[str]]]:
+    """Command lines of a page with the lines shown below each."""
+    found: list[tuple[str, list[str]]] = []
+    for line in "".join(BLOCK.findall(page.read_text(encoding="utf-8"))).splitlines():
+        if line.startswith("$ "):
+            found.append((line.removeprefix("$ shardwright "), []))
+        else:
+            found[-1][1].append(line)
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_the_commands_of_a_page(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Numbers change with the cost model; words without numbers are there as they are shown."""
+    monkeypatch.chdir(tmp_path)
+    asked = commands(page)
+    assert asked
+    for line, shown in asked:
+        code = main(shlex.split(line))
+        out = capsys.readouterr().out
+        assert code == (3 if any("Does not fit" in text for text in shown) else 0), line
+        said = set(re.findall(r"[A-Za-z]{4,}", out))
+        for text in shown:
+            if not re.search(r"\d|…", text):
+                assert set(re.findall(r"[A-Za-z]{4,}", text)) <= said, (line, text)
+
+
+def test_every_command_has_a_page() -> None:
+    told = "".join(page.read_text(encoding="utf-8") for page in PAGES)
+    from typer.main import get_command
+
+    names = list(get_command(app).commands)  # type: ignore[attr-defined]
+    assert len(names) >= 11
+    assert [
+        name for name in names if f"shardwright {name} " not in told and f"`{name} " not in told
+    ] == []
+
+
+def test_links_lead_somewhere() -> None:
+    pages = [*(ROOT / "docs").rglob("*.md"), ROOT / "README.md"]
+    links = [
+        (page, link)
+        for page in pages
+        for link in re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
+        if not link.startswith("http")
+    ]
+    assert len(links) >= 10
+    assert [(page.name, link) for page, link in links if not (page.parent / link).exists()] == []
