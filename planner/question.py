@@ -16,13 +16,15 @@ from planner.frontends.cluster_file import read_cluster
 from planner.frontends.launch.read import is_trainer_file, read_trainer_file
 from planner.frontends.model_file import read_model
 from planner.frontends.recipe_file import RecipeFile, read_recipe
+from planner.graph.adapters import with_adapters
 from planner.graph.architecture import Architecture
 from planner.graph.blocks import build_model
+from planner.graph.model import Model
 from planner.hardware.change import changed
 from planner.hardware.cluster import Cluster
 from planner.plan.asked import Asked
 from planner.plan.schema import Assumption, Fingerprints
-from planner.recipe import DEFAULT_BATCH_TOKENS, PRECISIONS, OptimizerName, Recipe
+from planner.recipe import DEFAULT_BATCH_TOKENS, PRECISIONS, Lora, OptimizerName, Recipe
 from planner.search.operator_faults import impossible
 from planner.search.operator_pins import divided
 from planner.search.pins import Pins, parse_pins
@@ -119,7 +121,7 @@ def understand(question: Question) -> Understood:
     arch, cluster, trainer, file = _read_parts(question)
     recipe, assumed = _recipe(question, file, arch, cluster)
     cluster.chip.peak_for(recipe.precision)
-    whole = build_model(arch, recipe.seq, fused=recipe.fused_attention)
+    whole = model_of(arch, recipe)
     pins = parse_pins(question.pins, trainer, whole)
     model, operators = divided(whole, pins.operators)
     task = Task(
@@ -188,6 +190,13 @@ def learning_rate_hints(batch: int, base: int | None) -> tuple[str, ...]:
     )
 
 
+def model_of(arch: Architecture, recipe: Recipe) -> Model:
+    """The graph of an architecture as a recipe trains it."""
+    model = build_model(arch, recipe.seq, fused=recipe.fused_attention)
+    lora = recipe.lora
+    return model if lora is None else with_adapters(model, lora.rank, lora.targets)
+
+
 def _read_parts(question: Question) -> tuple[Architecture, Cluster, Trainer, RecipeFile]:
     """Each part by itself, so that the faults of all are told at once."""
     faults: list[Fault] = []
@@ -245,14 +254,30 @@ def _recipe(
     if file.fused_attention is False:
         told.append(Assumption(key="attention", text=f"unfused attention ({question.recipe_file})"))
     fused = file.fused_attention if file.fused_attention is not None else True
+    lora, more = _lora(file, f" ({question.recipe_file})")
+    told += more
     recipe = Recipe(
         global_batch=_sequences(batch, seq),
         seq=seq,
         precision=precision,  # type: ignore[arg-type]
         optimizer=optimizer,  # type: ignore[arg-type]
         fused_attention=fused,
+        lora=lora,
+        master_weights=file.master_weights is not False,
     )
     return recipe, told
+
+
+def _lora(file: RecipeFile, origin: str) -> tuple[Lora | None, list[Assumption]]:
+    """Adapters and low-precision weights without fp32 ones, as the file asks for them, and how that is told."""
+    told = []
+    if file.master_weights is False:
+        told.append(Assumption(key="master_weights", text=f"no fp32 weights{origin}"))
+    if file.lora is None:
+        return None, told
+    lora = Lora(rank=file.lora.rank, targets=tuple(file.lora.targets), bits=file.lora.bits)
+    told.append(Assumption(key="lora", text=f"LoRA {lora.described}{origin}"))
+    return lora, told
 
 
 def default_batch(seq: int, chips: int) -> int:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import Literal
 
 from planner.calibrate.as_run import as_run
 from planner.calibrate.modules import recomputed_modules
@@ -17,11 +18,12 @@ from planner.calibrate.shapes import NotPricedError, architecture
 from planner.calibrate.software import Software, software_of
 from planner.candidates import OFFLOAD, RECOMPUTE, SCHEDULES, Candidates, single
 from planner.errors import PlannerError
+from planner.graph.adapters import with_adapters
 from planner.graph.architecture import Architecture
 from planner.graph.blocks import build_model
 from planner.graph.model import Model
 from planner.hardware.chip import Chip
-from planner.recipe import Precision, Recipe
+from planner.recipe import Lora, Precision, Recipe
 from planner.trainers.rules import broken
 from planner.trainers.trainer import Cut, Task
 from planner.units import Json
@@ -95,7 +97,7 @@ def case_of(run: Run) -> Case:
         cluster.chip.peak_for(recipe.precision)
     except PlannerError as error:
         raise NotPricedError(f"unsupported precision: {error.faults[0].what}") from None
-    model, num_params = _model(arch, recipe.seq, recipe.fused_attention)
+    model, num_params = _model(arch, recipe.seq, recipe.fused_attention, recipe.lora)
     traits = _traits(run, software)
     task = Task(
         model=model,
@@ -120,10 +122,11 @@ def case_of(run: Run) -> Case:
 
 
 @lru_cache(maxsize=1024)
-def _model(arch: Architecture, seq: int, fused: bool) -> tuple[Model, int]:
+def _model(arch: Architecture, seq: int, fused: bool, lora: Lora | None) -> tuple[Model, int]:
     """The graph and its parameters, once for all rows that share them."""
     model = build_model(arch, seq, fused=fused)
-    return model, model.num_params
+    count = model.num_params
+    return (with_adapters(model, lora.rank, lora.targets) if lora else model), count
 
 
 def _cut(run: Run) -> Cut:
@@ -259,7 +262,28 @@ def _recipe(
         precision=_precision(run, chip, found),
         optimizer=software.expert_optimizer if run.model.type == "moe" else "adamw",
         fused_attention=software.fused,
+        lora=_lora(run, found),
     )
+
+
+def _lora(run: Run, found: _Open) -> Lora | None:
+    """Adapters of a run that trains nothing else; MLPerf's fp8 runs store frozen weights so (NeMo's fp8_params)."""
+    tuned = str(run.parallel.other("finetune") or run.parallel.other("task") or "").lower()
+    if "lora" not in tuned and "lora" not in run.model.name.lower():
+        return None
+    words = f"{run.model.name} {run.remarks}".lower()
+    rank = re.search(r"(?:rank|lora r) ?(\d+)", words)
+    if rank is None:
+        found.texts.append("LoRA rank 16")
+    targets: tuple[str, ...] = ("attention",)
+    if "attention" not in words:
+        targets = ("attention", "mlp")
+        found.texts.append("adapters on attention and mlp")
+    bits: Literal[8, 16] = 16
+    if "mlperf" in run.source.lower() and "fp8" in (run.parallel.precision or "").lower():
+        bits = 8
+        found.texts.append("frozen weights stored in fp8")
+    return Lora(rank=int(rank[1]) if rank else 16, targets=targets, bits=bits)
 
 
 def _precision(run: Run, chip: Chip, found: _Open) -> Precision:

@@ -68,9 +68,6 @@ def _check(run: Run) -> None:
     for key in ("mamba", "image"):
         if model.other(key):
             raise NotPricedError(f"unsupported model: {key} layers")
-    tuned = str(run.parallel.other("finetune") or run.parallel.other("task") or "").lower()
-    if "lora" in tuned or "lora" in model.name.lower():
-        raise NotPricedError("unsupported model: LoRA, whose base weights are frozen")
     missing = [key for key in NEEDED if getattr(model, key) is None]
     if _num_experts(model) and model.ffn is None and model.moe_ffn:
         missing.remove("ffn")

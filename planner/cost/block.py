@@ -67,9 +67,11 @@ class BlockCost:
     """Bytes alive beside them while the block's layer runs backwards: what is made again, and the gradients of what the
     largest operator reads and writes. What happens at the loss is not counted here."""
     dense: Array
-    """Weights on the rank that every data rank holds alike (elements)."""
+    """Weights on the rank that every data rank holds alike (elements), those that train."""
     expert: Array
-    """Weights on the rank that only the ranks of edp hold alike (elements)."""
+    """The same of those that only the ranks of edp hold alike."""
+    frozen: Array
+    """The same two of weights that do not train; ``(2, n)``."""
     largest: Array
     """Elements of the largest matrix on the rank whose gradient is made at once: one expert's, no vocabulary table."""
 
@@ -101,10 +103,16 @@ def block_cost(s: Setting, block: Block, *, sp: bool) -> BlockCost:
     core = sum(c.forward for op, c in zip(block.operators, costs, strict=True) if "core" in op.tags)
     traffic, again = _traffic(s, form, np.asarray(core, dtype=np.float64))
     sizes = weight_elements(s, form)
-    expert = sum(
-        (n for name, n in sizes.items() if _is_expert(form, name)), np.zeros_like(s.sequences)
-    )
-    total = sum(sizes.values(), np.zeros_like(s.sequences))
+
+    def held(kind: str, *, of_experts: bool) -> Array:
+        """Elements of one kind on the rank, of experts or of all else."""
+        own = (
+            n
+            for name, n in sizes.items()
+            if block.tensors[name].kind == kind and _is_expert(form, name) == of_experts
+        )
+        return sum(own, np.zeros_like(s.sequences))
+
     trainer = s.task.trainer
     fused = s.task.recipe.fused_attention
     modes = {mode: trainer.recomputed(mode, fused=fused) for mode in trainer.recompute}
@@ -135,8 +143,9 @@ def block_cost(s: Setting, block: Block, *, sp: bool) -> BlockCost:
         saved=saved,
         kept=kept_bytes(s, form),
         working={mode: peak + np.maximum(saved["none"] - saved[mode], 0.0) for mode in modes},
-        dense=total - expert,
-        expert=expert,
+        dense=held("weight", of_experts=False),
+        expert=held("weight", of_experts=True),
+        frozen=np.stack([held("frozen", of_experts=False), held("frozen", of_experts=True)]),
         largest=_largest(s, (_matrix(form, name, n) for name, n in sizes.items())),
     )
 
@@ -184,7 +193,7 @@ def exposed_share(s: Setting, move: Move) -> float:
 def _matrix(form: Structure, name: str, elements: Array) -> Array:
     """Elements of a weight whose gradient is made at once."""
     dims = form.block.tensors[name].dims
-    if "vocab" in dims:
+    if "vocab" in dims or form.block.tensors[name].kind == "frozen":
         return np.zeros_like(elements)
     return elements / form.block.sizes["experts"] if "experts" in dims else elements
 

@@ -58,7 +58,16 @@ def host_bytes(p: Prices, blocks: Counts, flying: Array) -> Array:
     columns = np.ascontiguousarray(np.moveaxis(blocks, -1, 0), dtype=np.float64)
     dense, expert = _total(columns, p.table.dense[p.key]), _total(columns, p.table.expert[p.key])
     states = p.states.host[0][:, None] * dense + p.states.host[1][:, None] * expert
+    states = states + _frozen(p, columns, p.states.frozen_host)
     return np.asarray(states + _total(columns, leaving(p)) * flying)
+
+
+def _frozen(p: Prices, columns: Array, each: Array) -> Array:
+    """Bytes of weights that do not train, at ``each`` bytes for dense and expert ones; ``(n, stages)``."""
+    if p.task.recipe.lora is None:
+        return np.zeros(columns.shape[1:])
+    total = (_total(columns, p.table.frozen[kind, p.key]) * each[kind][:, None] for kind in (0, 1))
+    return sum(total, np.zeros(columns.shape[1:]))
 
 
 def memory_parts(p: Prices, blocks: Counts, flying: Array) -> tuple[Array, ...]:
@@ -86,6 +95,7 @@ def memory_parts(p: Prices, blocks: Counts, flying: Array) -> tuple[Array, ...]:
         return np.asarray(each[0][wide] * dense + each[1][wide] * expert)
 
     copies = states(p.states.gathered)
+    still = _frozen(p, columns, p.states.frozen)
     moments = _moments(p, columns, flying, states(p.states.temporary))
     alive = np.stack([sum(parts[1:], parts[0]) for parts in moments])
     worst = alive.argmax(axis=0)
@@ -94,7 +104,7 @@ def memory_parts(p: Prices, blocks: Counts, flying: Array) -> tuple[Array, ...]:
     )
     spare = (memory.fragmentation - 1.0) * (alive.max(axis=0) + copies)
     return (
-        states(p.states.weights) + copies,
+        states(p.states.weights) + copies + still,
         states(p.states.gradients),
         states(p.states.optimizer),
         activations,
@@ -181,7 +191,7 @@ def _gathered(p: Prices, columns: Array) -> tuple[Array, Array]:
     sharded = (p.rows.sharding == WEIGHTS)[:, None]
     if not np.any(sharded):
         return np.zeros(columns.shape[1:]), np.zeros(columns.shape[1:])
-    sizes = (p.table.dense + p.table.expert)[p.key]
+    sizes = (p.table.dense + p.table.expert + p.table.frozen.sum(axis=0))[p.key]
     layers = p.task.trainer.memory.gathered_layers * _most(columns[1:-1], sizes[:, 1:-1])
     layers = np.minimum(layers, _total(columns[1:-1], sizes[:, 1:-1]))
     ends = np.maximum(_most(columns[:1], sizes[:, :1]), _most(columns[-1:], sizes[:, -1:]))

@@ -11,7 +11,15 @@ from dataclasses import replace
 import numpy as np
 
 from planner.candidates import Candidates
-from planner.cost.states import GRADIENTS, OPTIMIZER, WEIGHTS, StateCost, shard_ranks, state_bytes
+from planner.cost.states import (
+    GRADIENTS,
+    OPTIMIZER,
+    WEIGHTS,
+    StateCost,
+    shard_ranks,
+    state_bytes,
+    temporary_bytes,
+)
 from planner.trainers.trainer import Task
 from planner.units import Array
 
@@ -76,10 +84,13 @@ def offloaded(task: Task, rows: Candidates, cost: StateCost) -> StateCost:
         each_forward=cost.each_forward + np.where(states, up, 0.0),
         each_backward=cost.each_backward + np.maximum(np.where(streams, down, 0.0), again),
         update=np.where(optimizer, update, cost.update),
-        temporary=cost.temporary
-        - np.where(optimizer, task.trainer.memory.optimizer_bytes * stepped, 0.0),
+        temporary=cost.temporary - np.where(optimizer, temporary_bytes(task) * stepped, 0.0),
         host=np.where(optimizer, cost.optimizer + HOST_GRADIENT * stepped, 0.0)
         + np.where(states, beside * stepped, 0.0),
+        frozen=np.where(states, 0.0, cost.frozen),
+        frozen_host=np.where(states, recipe.frozen_bytes * stepped, 0.0),
+        frozen_gather=cost.frozen_gather
+        + np.where(states, recipe.frozen_bytes * stepped / host.rate, 0.0),
     )
 
 

@@ -42,6 +42,8 @@ def operator_cost(s: Setting, block: Block, op: Operator, split: Split) -> Opera
         slowed = _slowed(s, block, op)
         forward = kernels.matmul(chip, narrow, groups, m, n, k, size, idle_rows=idle, slowed=slowed)
         backward = op.backward * forward * kernels.BACKWARD_MATMUL
+        widened = _widened_seconds(s, block, op, split)
+        forward, backward = forward + widened, backward + widened
     elif op.kind == "attention":
         forward = _attention_seconds(s, block, op, split, flops)
         backward = op.backward * forward * kernels.BACKWARD_ATTENTION
@@ -50,8 +52,20 @@ def operator_cost(s: Setting, block: Block, op: Operator, split: Split) -> Opera
     else:
         passes = s.task.trainer.overhead.memory_passes if op.kind == "memory" else 1.0
         forward = kernels.memory_pass(chip, passes * size)
-        backward = (2.0 if op.kind == "memory" else 1.0) * forward
+        backward = (op.backward if op.kind == "memory" else 1.0) * forward
     return OperatorCost(forward=forward, backward=backward, flops=flops, size=size)
+
+
+def _widened_seconds(s: Setting, block: Block, op: Operator, split: Split) -> Array | float:
+    """Making 16-bit weights of frozen 4-bit ones, before the product and again before the one that runs backwards."""
+    lora = s.task.recipe.lora
+    if lora is None or lora.bits > 4 or "frozen" not in {block.tensors[w].kind for w in op.weights}:
+        return 0.0
+    elements = s.elements(block, block.tensors[op.weights[0]].dims, split)
+    recipe = s.task.recipe
+    return kernels.memory_pass(
+        s.task.cluster.chip, elements * (recipe.frozen_bytes + recipe.weight_bytes)
+    )
 
 
 def _loss_seconds(s: Setting, logits: Array) -> tuple[Array, Array]:

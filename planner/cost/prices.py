@@ -133,9 +133,10 @@ def state_seconds(p: Prices) -> tuple[Array, Array]:
     """Seconds of state traffic of every block each micro-batch, forwards and backwards; ``(n, blocks)``."""
     dense, expert = p.table.dense[p.key], p.table.expert[p.key]
     each_f, each_b = p.states.each_forward[..., None], p.states.each_backward[..., None]
+    frozen = (p.states.frozen_gather[..., None] * p.table.frozen[:, p.key]).sum(axis=0)
     return (
-        each_f[0] * dense + each_f[1] * expert,
-        each_b[0] * dense + each_b[1] * expert,
+        each_f[0] * dense + each_f[1] * expert + frozen,
+        each_b[0] * dense + each_b[1] * expert + frozen,
     )
 
 

@@ -100,7 +100,11 @@ def kept_bytes(s: Setting, form: Structure) -> Array:
     Source: Qi et al. 2024, Zero Bubble Pipeline Parallelism, table 1: of the 34 bytes a token and channel that a GPT
     layer keeps without attention scores, 32.
     """
-    products = [op for op in form.block.operators if op.kind == "matmul" and op.weights]
+    products = [
+        op
+        for op in form.block.operators
+        if op.kind == "matmul" and op.weights and op.backward > 1.0
+    ]
     read = {use.tensor for op in products for use in op.reads}
     written = {name for op in products for name in op.writes}
     total = np.zeros_like(s.sequences)

@@ -76,6 +76,8 @@ class Setting:
         recipe = self.task.recipe
         if tensor.kind == "weight":
             return recipe.weight_bytes
+        if tensor.kind == "frozen":
+            return recipe.frozen_bytes
         fixed = {"activation": recipe.activation_bytes, "statistic": 4.0, "mask": 1.0, "index": 8.0}
         return fixed[tensor.kind]
 

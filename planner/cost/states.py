@@ -34,14 +34,20 @@ class StateBytes:
 def state_bytes(task: Task) -> StateBytes:
     """Bytes a parameter before sharding.
 
-    Where low-precision weights exist only while gathered (``cast_weights``), what is stored is the fp32 copy.
+    Where low-precision weights exist only while gathered (``cast_weights``), what is stored is the fp32 copy; without
+    fp32 weights gradients have the precision of the weights.
     """
     recipe, memory = task.recipe, task.trainer.memory
     low = recipe.precision != "fp32"
+    cast = memory.cast_weights and low
+    gradients = memory.gradient_bytes if low else 4.0
+    if cast and not recipe.master_weights:
+        gradients = min(gradients, recipe.weight_bytes)
+    master = memory.master_bytes if low and recipe.master_weights else 0.0
     return StateBytes(
-        weights=0.0 if memory.cast_weights and low else recipe.weight_bytes,
-        gradients=memory.gradient_bytes if low else 4.0,
-        optimizer=(memory.master_bytes if low else 0.0) + MOMENT_BYTES[recipe.optimizer],
+        weights=0.0 if cast and recipe.master_weights else recipe.weight_bytes,
+        gradients=gradients,
+        optimizer=master + MOMENT_BYTES[recipe.optimizer],
     )
 
 
@@ -68,6 +74,12 @@ class StateCost:
     more before they are sharded, where they are reduced once a step."""
     host: Array
     """Bytes of host memory for every parameter."""
+    frozen: Array
+    """Bytes kept for a parameter that does not train."""
+    frozen_host: Array
+    """Bytes of host memory for it."""
+    frozen_gather: Array
+    """Seconds of gathering for it, each micro-batch, forwards and again backwards."""
 
     def take(self, index: IntArray) -> StateCost:
         """The same for some of the candidates, or for repeated ones."""
@@ -93,7 +105,7 @@ def state_cost(task: Task, rows: Candidates, where: Mapping[AxisName, IntArray])
     optimizer = shared(kinds.optimizer, OPTIMIZER)
     stepped = 1.0 / np.where(level >= OPTIMIZER, ranks, 1.0)
     moved = kinds.gradients + 2.0 * kinds.optimizer + task.recipe.weight_bytes
-    once, forward, backward = _traffic(task, rows, where, kinds)
+    once, forward, backward, gather = _traffic(task, rows, where, kinds)
     cast = task.trainer.memory.cast_weights and task.recipe.precision != "fp32"
     stays = cast & (level < WEIGHTS)
     whole = level < (GRADIENTS if task.trainer.memory.gradient_buffer else OPTIMIZER)
@@ -108,10 +120,21 @@ def state_cost(task: Task, rows: Candidates, where: Mapping[AxisName, IntArray])
         each_forward=forward,
         each_backward=backward,
         update=moved * stepped / (chip.memory_bandwidth * chip.memory_efficiency),
-        temporary=task.trainer.memory.optimizer_bytes * stepped
+        temporary=temporary_bytes(task) * stepped
         + np.where(waiting, kinds.gradients * (1.0 - 1.0 / ranks), 0.0),
         host=np.zeros_like(ranks),
+        frozen=shared(task.recipe.frozen_bytes, WEIGHTS),
+        frozen_host=np.zeros_like(ranks),
+        frozen_gather=np.where(level == WEIGHTS, task.recipe.frozen_bytes * gather, 0.0),
     )
+
+
+def temporary_bytes(task: Task) -> float:
+    """Temporaries for a parameter that the optimizer steps on; none in 8 bits, where one kernel updates in place.
+
+    Source: bitsandbytes' block-wise optimizers (arXiv 2110.02861, section 2).
+    """
+    return 0.0 if task.recipe.optimizer == "adamw-8bit" else task.trainer.memory.optimizer_bytes
 
 
 def shard_ranks(rows: Candidates) -> Array:
@@ -132,8 +155,8 @@ def shard_ranks_expert(rows: Candidates) -> IntArray:
 
 def _traffic(
     task: Task, rows: Candidates, where: Mapping[AxisName, IntArray], kinds: StateBytes
-) -> tuple[Array, Array, Array]:
-    """Seconds for every parameter: once a step, and each micro-batch forwards and backwards.
+) -> tuple[Array, Array, Array, Array]:
+    """Seconds for every parameter: once a step, each micro-batch forwards and backwards; of gathering one byte.
 
     No sharding: one all-reduce. Sharded states: a reduce-scatter of gradients and an all-gather of weights, once a
     step. Sharded gradients: the reduce-scatter each micro-batch. Sharded weights: gathered forwards and backwards.
@@ -165,7 +188,7 @@ def _traffic(
     once = once + np.where((level == GRADIENTS) & ~each, scatter, zero)
     forward = np.where(per_use, gather, zero)
     backward = np.where(each, scatter, zero) + np.where(level == WEIGHTS, gather, zero)
-    return once, forward, backward
+    return once, forward, backward, seconds["all-gather"]
 
 
 def _per_byte(task: Task, kind: Kind, where: IntArray) -> Array:

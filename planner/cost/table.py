@@ -44,8 +44,10 @@ class BlockTable:
     kept: Array
     """Bytes of ``saved`` and of gradients that gradients of weights need."""
     dense: Array
-    """Elements of weights on the rank."""
+    """Elements of weights on the rank that train."""
     expert: Array
+    frozen: Array
+    """Elements of weights that do not, dense and of experts; ``(2, keys, blocks)``."""
     largest: Array
     stream: Array
     """Bytes of the residual stream on one rank; ``(keys,)``."""
@@ -100,6 +102,7 @@ _KEY_AXIS = {
     "working": 1,
     "dense": 0,
     "expert": 0,
+    "frozen": 1,
     "largest": 0,
     "stream": 0,
     "logits": 0,
@@ -126,6 +129,7 @@ def _part(s: Setting, *, sp: bool) -> BlockTable:
         working=_modes(costs, "working"),
         dense=_columns([c.dense for c in costs]),
         expert=_columns([c.expert for c in costs]),
+        frozen=np.stack([_columns([c.frozen[kind] for c in costs]) for kind in (0, 1)]),
         largest=_columns([c.largest for c in costs]),
         stream=s.elements(layer, STREAM, cut) * s.task.recipe.activation_bytes,
         logits=np.asarray(logits, dtype=np.float64),

@@ -78,6 +78,9 @@ def export(plan: Plan, to: str) -> list[File]:
         PlannerError: an unknown format (W02), or what the format cannot hold (W01).
     """
     found = target(to)
+    limits = Limits(found.release)
+    limits.refuse(bool(plan.recipe.lora), f"LoRA {plan.recipe.lora}", "a recipe without lora")
+    limits.done()
     if not found.any_strategy:
         _only_roles(plan, found)
     return found.write(View(plan))

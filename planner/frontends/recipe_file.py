@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeAlias
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
@@ -36,6 +36,22 @@ _BATCH = WithJsonSchema(
 )
 
 
+Target: TypeAlias = Literal["attention", "mlp", "experts"]
+
+
+class LoraFile(Description):
+    """Low-rank adapters beside weights that do not train."""
+
+    rank: Annotated[int, Field(ge=1, le=4096)] = 16
+    """Columns of the first, rows of the second matrix of an adapter."""
+    targets: Annotated[list[Target], Field(min_length=1)] = Field(
+        default_factory=lambda: list[Target](("attention",))
+    )
+    """Products that have an adapter."""
+    bits: Literal[16, 8, 4] = 16
+    """In which the frozen weights are stored: 16, 8, or 4 as QLoRA does."""
+
+
 class RecipeFile(Description):
     """What training asks for; what is left out takes its default."""
 
@@ -47,10 +63,16 @@ class RecipeFile(Description):
     """Tokens in one sequence."""
     precision: Literal["bf16", "fp8", "fp16", "fp32"] | None = None
     """Of matrix products; fp8 keeps bf16 weights."""
-    optimizer: Literal["adamw", "sgd", "adafactor", "adamw-8bit", "adamw-bf16"] | None = None
+    optimizer: Literal["adamw", "sgd", "adafactor", "lion", "adamw-8bit", "adamw-bf16"] | None = (
+        None
+    )
     """Decides the bytes of optimizer states."""
     fused_attention: bool | None = None
     """Attention as one fused kernel; true by default."""
+    lora: LoraFile | None = None
+    """Train adapters only; left out where all weights train."""
+    master_weights: bool | None = None
+    """Keep fp32 weights beside low-precision ones; true by default."""
 
 
 def read_recipe(path: Path) -> RecipeFile:

@@ -55,6 +55,17 @@ class Model:
         body = sum(self.blocks[index].flops() for index in self.layers)
         return body + self.embedding.flops() + self.head.flops() + sum(b.flops() for b in self.mtp)
 
+    def training_flops(self) -> float:
+        """FLOPs of one sequence forwards and backwards: three forward passes, less the gradients of frozen weights."""
+        blocks = [self.embedding, *(self.blocks[i] for i in self.layers), *self.mtp, self.head]
+        return 3.0 * self.flops() - sum(block.frozen_flops() for block in blocks)
+
+    @property
+    def num_trained(self) -> int:
+        """Parameters that training changes."""
+        body = sum(self.blocks[index].num_trained for index in self.layers)
+        return self.embedding.num_trained + body + self.head.num_trained
+
     def all_blocks(self) -> tuple[Block, ...]:
         """Embedding, distinct layer blocks, multi-token-prediction modules, head: in that order."""
         return (self.embedding, *self.blocks, *self.mtp, self.head)

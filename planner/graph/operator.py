@@ -13,9 +13,9 @@ from typing import Literal, TypeAlias
 DimName: TypeAlias = str
 """Name of a dimension of a tensor or of an iteration space: ``batch``, ``seq``, ``embed``, ``heads``, …"""
 
-TensorKind: TypeAlias = Literal["activation", "weight", "statistic", "mask", "index"]
-"""What a tensor holds; decides the bytes of an element: activations and weights by precision, statistics 4,
-masks 1, indices 8."""
+TensorKind: TypeAlias = Literal["activation", "weight", "frozen", "statistic", "mask", "index"]
+"""What a tensor holds; decides the bytes of an element: activations and weights by precision, frozen weights as
+they are stored, statistics 4, masks 1, indices 8."""
 
 OperatorKind: TypeAlias = Literal["matmul", "attention", "memory", "lookup", "exchange", "loss"]
 """How an operator is timed: a (grouped) matrix product; fused attention; a pass over memory; a table look-up; a
@@ -71,7 +71,7 @@ class Operator:
     flops: float = 0.0
     """Forward FLOPs a point of the iteration space."""
     backward: float = 2.0
-    """Backward FLOPs over forward FLOPs: 2 for a product with a weight, 2.5 for fused attention."""
+    """Backward over forward, FLOPs or passes over memory: 2 for a product with a weight, 2.5 for fused attention."""
     saves: tuple[str, ...] = ()
     """Tensors kept for the backward pass: among those read or written."""
     whole: frozenset[DimName] = frozenset()
@@ -119,6 +119,20 @@ class Block:
             self.elements(w.dims) * prod(self.per_token.get(dim, 1.0) for dim in w.dims)
             for w in self.weights()
             if w.name not in self.tied
+        )
+
+    @property
+    def num_trained(self) -> int:
+        """Parameters of one such layer that training changes."""
+        own = (w for w in self.weights() if w.name not in self.tied and w.kind == "weight")
+        return int(sum(self.elements(w.dims) for w in own))
+
+    def frozen_flops(self) -> float:
+        """FLOPs of one sequence that gradients of the layer's frozen weights would take."""
+        return sum(
+            op.flops * self.elements(op.dims)
+            for op in self.operators
+            if op.kind == "matmul" and op.weights and self.tensors[op.weights[0]].kind == "frozen"
         )
 
     def flops(self) -> float:

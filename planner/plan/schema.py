@@ -79,6 +79,8 @@ class RecipeFacts(Part):
     seq: int
     precision: str
     optimizer: str
+    lora: str = ""
+    """Adapters in words; empty where all weights train."""
 
 
 class Degrees(Part):

@@ -135,7 +135,7 @@ def _plan(
 
 def mfu(task: Task, step: float, chips: int) -> float:
     """Model FLOPs utilisation: three forward passes' FLOPs (causal attention halved) over the peak of the chips."""
-    flops = 3.0 * task.model.flops() * task.recipe.global_batch
+    flops = task.model.training_flops() * task.recipe.global_batch
     return flops / (step * chips * task.cluster.chip.peak_for(task.recipe.precision))
 
 
@@ -185,6 +185,7 @@ def recipe_facts(task: Task) -> RecipeFacts:
         seq=recipe.seq,
         precision=recipe.precision,
         optimizer=recipe.optimizer,
+        lora=recipe.lora.described if recipe.lora else "",
     )
 
 

@@ -186,6 +186,7 @@ def _whole(b: Breakdown) -> Derivations:
     task, chips = b.prices.task, float(b.prices.rows.ranks[0])
     recipe, chip = task.recipe, task.cluster.chip
     peak, flops = chip.peak_for(recipe.precision), float(task.model.flops())
+    unmade = 3.0 * flops - task.model.training_flops()
     step = _seconds(b.step, "one step")
     used = _count(chips, "chips used")
     batch = _count(recipe.global_batch, "sequences in a step")
@@ -215,11 +216,18 @@ def _whole(b: Breakdown) -> Derivations:
     limit = _quantity(peak, "FLOP/s", f"of one {chip.name} in {recipe.precision}")
     found["mfu"] = Derivation(
         meaning=utilised,
-        formula="3 * forward * global_batch / (step * chips * peak)",
+        formula="(3 * forward - frozen) * global_batch / (step * chips * peak)",
         inputs=named(
-            {"forward": forward, "global_batch": batch, "step": step, "chips": used, "peak": limit}
+            {
+                "forward": forward,
+                "frozen": _quantity(unmade, "FLOP", "gradients of weights that do not train"),
+                "global_batch": batch,
+                "step": step,
+                "chips": used,
+                "peak": limit,
+            }
         ),
-        value=3.0 * flops * recipe.global_batch / (b.step * chips * peak),
+        value=(3.0 * flops - unmade) * recipe.global_batch / (b.step * chips * peak),
     )
     if chip.price is not None:
         hour = _quantity(chip.price, "$", "a chip-hour")

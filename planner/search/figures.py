@@ -35,7 +35,7 @@ def figures(task: Task, priced: Prices, outcome: Outcome | None, pins: Pins | No
     """
     b = breakdown(priced, 0)
     chips = int(b.prices.rows.ranks[0])
-    flops = 3.0 * task.model.flops() * task.recipe.global_batch
+    flops = task.model.training_flops() * task.recipe.global_batch
     return Figures(
         roofline=flops / (chips * task.cluster.chip.peak_for(task.recipe.precision)),
         timeline=timeline(b),

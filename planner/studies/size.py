@@ -191,7 +191,7 @@ class _Sizer:
     def least(self) -> int:
         """With fewer chips than this the FLOPs of a step take too long even at peak."""
         recipe, chip = self.task.recipe, self.task.cluster.chip
-        flops = 3.0 * self.task.model.flops() * recipe.global_batch
+        flops = self.task.model.training_flops() * recipe.global_batch
         limit = self.target.step or math.inf
         if self.target.days is not None and self.target.tokens is not None:
             limit = min(limit, self.target.days * 86400.0 * recipe.tokens / self.target.tokens)

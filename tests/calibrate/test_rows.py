@@ -106,7 +106,6 @@ def test_rates_inside_nodes() -> None:
     [
         ({"model": {"type": "bert"}}, "unsupported model: bert"),
         ({"model": {"vocab": None}}, "missing fact: model vocab"),
-        ({"model": {"name": "Llama-2 70B LoRA r16"}}, "LoRA"),
         ({"hardware": {"chip_key": "abacus"}}, "unsupported chip: abacus"),
         ({"hardware": {"num_chips": None}}, "missing fact: number of chips"),
         (
