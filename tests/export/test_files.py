@@ -262,3 +262,11 @@ def test_tp_plans_have_no_layer_numbers() -> None:
     assert data["model.layers.*.mlp.down_proj"] == "rowwise"
     assert data["lm_head"] == "colwise_gather_output"
     assert not any(re.search(r"\.\d", key) for key in data)
+
+
+def test_adapters_are_refused_everywhere() -> None:
+    made = plan("data")
+    tuned = made.model_copy(update={"recipe": made.recipe.model_copy(update={"lora": "rank 8"})})
+    for to in ("megatron", "deepspeed", "dtensor"):
+        with pytest.raises(PlannerError, match="cannot hold LoRA rank 8"):
+            export(tuned, to)
