@@ -212,21 +212,15 @@ def _whole(b: Breakdown) -> Derivations:
             unit="tokens/s",
         ),
     }
-    forward = _quantity(flops, "FLOP", "one sequence forwards")
     limit = _quantity(peak, "FLOP/s", f"of one {chip.name} in {recipe.precision}")
+    taken = {
+        "forward": _quantity(flops, "FLOP", "one sequence forwards"),
+        "frozen": _quantity(unmade, "FLOP", "gradients of weights that do not train"),
+    }
     found["mfu"] = Derivation(
         meaning=utilised,
         formula="(3 * forward - frozen) * global_batch / (step * chips * peak)",
-        inputs=named(
-            {
-                "forward": forward,
-                "frozen": _quantity(unmade, "FLOP", "gradients of weights that do not train"),
-                "global_batch": batch,
-                "step": step,
-                "chips": used,
-                "peak": limit,
-            }
-        ),
+        inputs=named(taken | {"global_batch": batch, "step": step, "chips": used, "peak": limit}),
         value=(3.0 * flops - unmade) * recipe.global_batch / (b.step * chips * peak),
     )
     if chip.price is not None:
