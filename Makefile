@@ -19,6 +19,7 @@ test: $(VENV)/.developing
 test-exports: .venv-exports/.ready
 	TORCHTITAN_02=.venv-exports/torchtitan-0.2 .venv-exports/bin/python -m pytest tests/acceptance
 	.venv-exports/mindspore/bin/python -m pytest tests/acceptance/test_mindspore.py
+	.venv-exports/mindformers/bin/python -m pytest tests/acceptance/test_mindformers.py
 
 .venv-exports/.ready: pyproject.toml
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed: make PYTHON=/path/to/python" >&2; exit 1; }
@@ -32,6 +33,8 @@ test-exports: .venv-exports/.ready
 		hetu_galvatron-2.4.0/galvatron
 	$(PYTHON) -m venv .venv-exports/mindspore
 	.venv-exports/mindspore/bin/python -m pip install --quiet --editable '.[dev]' mindspore==2.10.0 'safetensors<0.8'
+	$(PYTHON) -m venv .venv-exports/mindformers
+	.venv-exports/mindformers/bin/python -m pip install --quiet --editable '.[dev]' mindspore==2.9.0 mindformers==1.9.0
 	touch $@
 
 check: $(VENV)/.developing

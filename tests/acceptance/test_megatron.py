@@ -131,3 +131,44 @@ def test_a_wrong_plan_is_refused() -> None:
             parsed(wrong, world, **data["environment"])
     with pytest.raises(ValueError, match="CUDA_DEVICE_MAX_CONNECTIONS"):
         parsed(words, data["world_size"])
+
+
+@pytest.mark.parametrize(
+    ("name", "stage"), [("dense", 0), ("dense", 2), ("dense", 3), ("uneven", 4), ("copies", 0)]
+)
+def test_parameters_of_a_rank(name: str, stage: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Megatron's own model, built without memory for one rank, has the parameters whose bytes the plan counts."""
+    import torch
+
+    load()
+    from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
+    from megatron.core.models.gpt.gpt_model import GPTModel
+    from megatron.core.tokenizers.utils.build_tokenizer import vocab_size_with_padding
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    view = View(plan(name))
+    d = view.degrees
+    rank = stage * (view.world // d.pp)
+    args, config = accepted(name, rank)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: "cpu")
+    monkeypatch.setattr(torch.cuda, "Stream", lambda *a, **k: None)
+    config.use_cpu_initialization, config.gradient_accumulation_fusion = True, False
+    config.sequence_parallel = False  # the norm of the local layers refuses it; it changes no shape
+    count = 0
+    with groups(args, view.world, rank), FakeTensorMode():
+        for chunk in range(d.vpp):
+            place = stage + chunk * d.pp
+            model = GPTModel(
+                config=config,
+                transformer_layer_spec=get_gpt_layer_local_spec(normalization="RMSNorm"),
+                vocab_size=vocab_size_with_padding(args.vocab_size, args, logging_enabled=False),
+                max_sequence_length=args.max_position_embeddings,
+                pre_process=place == 0,
+                post_process=place == d.pp * d.vpp - 1,
+                share_embeddings_and_output_weights=not args.untie_embeddings_and_output_weights,
+                position_embedding_type="rope",
+                vp_stage=chunk if d.vpp > 1 else None,
+            )
+            count += sum(p.numel() for p in model.parameters())
+    weights = next(term for term in view.plan.stages[stage].memory if term.name == "memory.weights")
+    assert count == pytest.approx(weights.value / 2, rel=1e-9)
