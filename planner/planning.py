@@ -11,7 +11,8 @@ from importlib.metadata import PackageNotFoundError, version
 import numpy as np
 
 from planner.candidates import Candidates, concatenate, single
-from planner.cost.prices import Prices, prices
+from planner.cost.cut import Cut
+from planner.cost.prices import Prices, prices, with_cut
 from planner.cost.step import exact
 from planner.errors import Fault, PlannerError, listed
 from planner.frontends.catalog import entries
@@ -28,6 +29,8 @@ from planner.search.pin_prices import pin_prices
 from planner.search.pins import Pins, from_layout
 from planner.search.semi_automatic import plan_operators
 from planner.search.space import build_space, degree_rows
+from planner.search.stages.stated import stated_cut
+from planner.search.stages.winners import best_cuts
 from planner.trainers.registry import faults
 from planner.trainers.trainer import Task
 from planner.trainers.wording import divisors
@@ -62,6 +65,7 @@ def plan(
         time_limit=question.time_limit,
         progress=progress,
     )
+    outcome = best_cuts(outcome, known.pins, deadline)
     if outcome.best is not None:
         header = replace(
             _header(known, known.pins), pin_prices=_pin_prices(known, outcome, deadline)
@@ -69,7 +73,7 @@ def plan(
         found = build_plan(known.task, outcome, header, own)
         if not question.figures:
             return found
-        drawn = figures(outcome.best.task, outcome.best, outcome, known.pins)
+        drawn = figures(outcome.best.task, outcome.row(0), outcome, known.pins)
         return found.model_copy(update={"figures": drawn})
     ruled_out: tuple[Fault, ...] = ()
     if not len(outcome.space.candidates):
@@ -106,12 +110,13 @@ def price(question: Question, layout: Mapping[str, int | str]) -> Plan:
     if wrong:
         raise PlannerError(*wrong)
     pinned = Pins(operators=known.pins.operators)
-    priced = _priced(task, pinned, row)
+    cut = stated_cut(layout, row, task.model.num_layers)
+    priced = _priced(task, pinned, row, cut)
     if priced is None:
         raise PlannerError(*unsatisfied(task, pinned.operators, row))
 
     def step(fewer: Pins) -> float | None:
-        found = _priced(task, fewer, row)
+        found = _priced(task, fewer, row, cut)
         return None if found is None else float(exact(found).step[0])
 
     header = replace(
@@ -131,8 +136,9 @@ def _pin_prices(known: Understood, outcome: Outcome, deadline: float) -> tuple[P
     def fastest(fewer: Pins) -> float | None:
         left = deadline - time.monotonic()
         found = search(known.task, fewer, top=1, time_limit=left) if left > 0 else None
-        known_best = found is not None and not found.stopped and len(found.step)
-        return float(found.step[0]) if found is not None and known_best else None
+        if found is None or found.stopped or not len(found.step):
+            return None
+        return float(best_cuts(found, fewer, deadline).step[0])
 
     return pin_prices(known.pins, float(outcome.step[0]), fastest)
 
@@ -161,7 +167,8 @@ def _own(known: Understood, layout: Mapping[str, int | str]) -> Prices:
     wrong = faults(task, row)
     if wrong:
         raise PlannerError(*wrong)
-    return prices(task, row)
+    cut = stated_cut(layout, row, task.model.num_layers)
+    return prices(task, row) if cut is None else with_cut(prices(task, row), cut)
 
 
 def _contradicted(pins: Pins, row: Candidates) -> Iterator[Fault]:
@@ -173,12 +180,15 @@ def _contradicted(pins: Pins, row: Candidates) -> Iterator[Fault]:
             yield Fault("N03", what, (f"Drop it, or say it in the layout: --set {pin.text}",))
 
 
-def _priced(task: Task, pins: Pins, row: Candidates) -> Prices | None:
+def _priced(task: Task, pins: Pins, row: Candidates, cut: Cut | None) -> Prices | None:
     """A stated layout, its operators as pins leave them; None where they forbid it."""
-    if not pins.semi_automatic:
-        return prices(task, row)
-    planned = plan_operators(task, pins.operators, row)
-    return prices(planned.task, planned.rows) if len(planned.rows) else None
+    if pins.semi_automatic:
+        planned = plan_operators(task, pins.operators, row)
+        task, row = planned.task, planned.rows
+    if not len(row):
+        return None
+    priced = prices(task, row)
+    return priced if cut is None else with_cut(priced, cut)
 
 
 def _header(known: Understood, pins: Pins) -> Header:

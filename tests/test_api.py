@@ -19,6 +19,7 @@ from planner.cost.collectives import collective
 from planner.errors import PlannerError
 from planner.frontends.catalog import entries
 from planner.frontends.cluster_file import read_cluster
+from planner.plan.layout import layout_of
 from planner.plan.read import read_plan
 from planner.plan.write import write_plan
 from planner.trainers.registry import TRAINERS
@@ -241,11 +242,7 @@ def test_terms_of_a_plan_sum_to_what_they_are_part_of(trainer):
 
 def stated(found: Plan) -> dict[str, int | str]:
     """A plan's degrees as a layout that a person states."""
-    d = found.degrees
-    names = ("dp", "tp", "pp", "cp", "ep", "etp", "vpp", "micro_batch", "shard_group", "recompute")
-    layout: dict[str, int | str] = {name: getattr(d, name) for name in names}
-    layout |= {"zero": d.sharding, "schedule": d.schedule, "order": "-".join(d.order)}
-    return layout | {"sp": "on" if d.sequence_parallel else "off"}
+    return layout_of(found.degrees)
 
 
 # ---- nothing fits -----------------------------------------------------------------------------------------------

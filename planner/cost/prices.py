@@ -6,12 +6,13 @@ Every bound holds for any division of the layers over the stages; the exact pric
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from planner.candidates import Candidates, distinct
 from planner.cost.bounds import lower_bound
+from planner.cost.cut import Cut, cut_blocks, narrowed, widened
 from planner.cost.offload import activation_copies, offloaded
 from planner.cost.partition import block_counts, stages_of
 from planner.cost.sends import Sends, sends
@@ -38,6 +39,8 @@ class Prices:
     states: StateCost
     sends: Sends
     micro_batches: IntArray
+    cut: Cut | None = None
+    """How the layers of a single candidate are divided, with a widened table; None for the even cut."""
 
     def take(self, index: IntArray) -> Prices:
         """The same for some of the candidates; the table stays whole."""
@@ -49,6 +52,7 @@ class Prices:
             states=self.states.take(index),
             sends=self.sends.take(index),
             micro_batches=self.micro_batches[index],
+            cut=self.cut,
         )
 
 
@@ -211,14 +215,30 @@ def outer_stages(p: Prices) -> IntArray:
 def cut_of(p: Prices) -> Counts:
     """How many of each block stand in every chunk of every stage of the first candidate.
 
-    The even cut, unless the task states another; ends that all stages share count in fractions.
+    The even cut, unless it has its own or the task states another; ends that all stages share count in fractions.
 
     Shapes: ``(stages, chunks, blocks)``.
     """
-    pp, vpp, cut = int(p.rows.pp[0]), int(p.rows.vpp[0]), p.task.cut
-    blocks = stages_of(p.task.model, pp, vpp, folded=bool(p.rows.folded[0]), last=cut.last)
-    if not cut.shared_ends:
+    pp, vpp, folded = int(p.rows.pp[0]), int(p.rows.vpp[0]), bool(p.rows.folded[0])
+    if p.cut is not None:
+        return cut_blocks(p.task.model, p.cut, pp, folded=folded)
+    blocks = stages_of(p.task.model, pp, vpp, folded=folded, last=p.task.cut.last)
+    if not p.task.cut.shared_ends:
         return blocks
     shared = blocks.astype(np.float64)
     shared[..., [0, -1]] = 1.0 / (pp * vpp)
     return shared
+
+
+def with_cut(p: Prices, cut: Cut) -> Prices:
+    """A single candidate with another division of its layers than the even one."""
+    kinds = len(p.task.model.blocks)
+    table = p.table if p.cut is not None else widened(p.table, kinds)
+    return replace(p, table=table, cut=cut)
+
+
+def without_cut(p: Prices) -> Prices:
+    """The same candidate with the even cut, all layers under its own mode."""
+    if p.cut is None:
+        return p
+    return replace(p, table=narrowed(p.table, len(p.task.model.blocks)), cut=None)

@@ -85,12 +85,12 @@ def block_table(task: Task, rows: Candidates) -> tuple[BlockTable, IntArray]:
     order = np.argsort(np.concatenate(members), kind="stable")
     merged = {
         name: np.concatenate([getattr(part, name) for part in parts], axis=axis).take(order, axis)
-        for name, axis in _KEY_AXIS.items()
+        for name, axis in KEY_AXIS.items()
     }
     return BlockTable(**merged), index
 
 
-_KEY_AXIS = {
+KEY_AXIS = {
     "forward": 0,
     "backward": 0,
     "weight": 0,

@@ -96,6 +96,11 @@ def check(view: View, target: str) -> None:
         "experts with tp but without sequence parallelism",
         pinned("sp=on"),
     )
+    limits.refuse(
+        d.recompute == "mixed" and view.repeated_layers is None,
+        "layers that recompute unlike in number from chunk to chunk",
+        f"{pinned('recompute=full')} or recompute=none",
+    )
     if d.recompute == "selective":
         strange = sorted(view.recomputed - {*LAYERWISE, *LATENT, *SMALL_NORMS})
         limits.refuse(
@@ -180,6 +185,12 @@ def _recompute(view: View) -> list[tuple[str, Json]]:
             ("--recompute-granularity", "full"),
             ("--recompute-method", "uniform"),
             ("--recompute-num-layers", 1),
+        ]
+    if mode == "mixed":
+        return [
+            ("--recompute-granularity", "full"),
+            ("--recompute-method", "block"),
+            ("--recompute-num-layers", view.repeated_layers),
         ]
     modules = {LAYERWISE[name] for name in view.recomputed & LAYERWISE.keys()}
     modules |= {"mla_up_proj"} if view.recomputed & LATENT else set()

@@ -66,7 +66,9 @@ def _check(view: View, shape: Shape) -> None:
         pinned("order=tp-cp-dp-pp"),
     )
     strange = (
-        sorted(view.recomputed - {*SELECTED, *SMALL_NORMS}) if d.recompute == "selective" else []
+        sorted(view.recomputed - {*SELECTED, *SMALL_NORMS})
+        if d.recompute in ("selective", "mixed")
+        else []
     )
     limits.refuse(bool(strange), f"recompute of {', '.join(strange)}", pinned("recompute=full"))
     limits.refuse(
@@ -157,16 +159,27 @@ def parallel_config(view: View) -> dict[str, Json]:
 
 
 def recompute_config(view: View) -> dict[str, Json]:
-    """Which operators are computed again."""
+    """Which operators are computed again: of all layers, or of so many of every stage.
+
+    Where layers differ, numbers are spread over the chunks of a stage in turn, and a layer that is in both lists is
+    computed again as a whole (MindFormers, ``LayerSetting``).
+    """
     mode = view.degrees.recompute
     chosen = [
         pattern for name in sorted(view.recomputed & SELECTED.keys()) for pattern in SELECTED[name]
     ]
+    again: Json = mode == "full"
+    select: Json = chosen if mode == "selective" else False
+    if mode == "mixed":
+        counts = [stage.recompute for stage in view.plan.stages]
+        again = [count.get("full", 0) for count in counts]
+        reach = [count.get("full", 0) + count.get("selective", 0) for count in counts]
+        select = dict.fromkeys(chosen, reach) if reach != again else False
     return {
-        "recompute": mode == "full",
-        "select_recompute": chosen if mode == "selective" else False,
+        "recompute": again,
+        "select_recompute": select,
         "parallel_optimizer_comm_recompute": False,
-        "mp_comm_recompute": mode == "full",
+        "mp_comm_recompute": mode in ("full", "mixed"),
         "recompute_slice_activation": False,
     }
 

@@ -20,7 +20,7 @@ from planner.export import (
     transformers,
 )
 from planner.export.files import File
-from planner.export.refusal import Limits
+from planner.export.refusal import Limits, pinned
 from planner.export.view import View
 from planner.plan.schema import Plan
 
@@ -35,18 +35,26 @@ class Target:
     aliases: tuple[str, ...] = ()
     any_strategy: bool = False
     """Holds a strategy for every operator, whatever it is."""
+    mixes: bool = False
+    """Can hold layers that differ in what they recompute, and says itself which it cannot."""
 
 
 TARGETS: tuple[Target, ...] = (
-    Target("megatron", megatron.RELEASE, megatron.write, ("megatron-lm", "mcore", "mindspeed")),
-    Target("megatron-bridge", bridge.RELEASE, bridge.write, ("bridge", "nemo")),
+    Target(
+        "megatron",
+        megatron.RELEASE,
+        megatron.write,
+        ("megatron-lm", "mcore", "mindspeed"),
+        mixes=True,
+    ),
+    Target("megatron-bridge", bridge.RELEASE, bridge.write, ("bridge", "nemo"), mixes=True),
     Target("torchtitan", torchtitan.RELEASE, torchtitan.write, ("titan",)),
     Target("torchtitan-0.2", torchtitan.OLD_RELEASE, torchtitan.write_toml, ("torchtitan-toml",)),
     Target("deepspeed", deepspeed.RELEASE, deepspeed.write, ("zero",)),
     Target("accelerate", accelerate.RELEASE, accelerate.write, ("fsdp", "fsdp2")),
     Target("transformers", transformers.RELEASE, transformers.write, ("tp-plan", "hf")),
     Target("mindspore", mindspore.RELEASE, mindspore.write, ("ms",), any_strategy=True),
-    Target("mindformers", mindformers.RELEASE, mindformers.write),
+    Target("mindformers", mindformers.RELEASE, mindformers.write, mixes=True),
     Target("galvatron", galvatron.RELEASE, galvatron.write, ("galvatron-2.4",)),
     Target("galvatron-head", galvatron.NEW_RELEASE, galvatron.write_new),
     Target("maxtext", maxtext.RELEASE, maxtext.write),
@@ -80,15 +88,16 @@ def export(plan: Plan, to: str) -> list[File]:
     found = target(to)
     limits = Limits(found.release)
     limits.refuse(bool(plan.recipe.lora), f"LoRA {plan.recipe.lora}", "a recipe without lora")
-    limits.done()
+    mixed = plan.degrees.recompute == "mixed" and not found.mixes
+    limits.refuse(mixed, "layers that differ in what they recompute", pinned("recompute=full"))
     if not found.any_strategy:
-        _only_roles(plan, found)
+        _only_roles(plan, limits)
+    limits.done()
     return found.write(View(plan))
 
 
-def _only_roles(plan: Plan, found: Target) -> None:
+def _only_roles(plan: Plan, limits: Limits) -> None:
     """Refuses operators that do what no role of a trainer says."""
-    limits = Limits(found.release)
     for block in plan.blocks:
         for op in block.operators:
             cut = " ".join(f"{dim}/{axis}" for axis, dim in op.split.items())
@@ -97,4 +106,3 @@ def _only_roles(plan: Plan, found: Target) -> None:
                 f"{block.name}.{op.name} cut by {cut}",
                 "plan without that pin, or --to mindspore",
             )
-    limits.done()

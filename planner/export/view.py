@@ -80,6 +80,19 @@ class View:
         )
 
     @property
+    def repeated_layers(self) -> int | None:
+        """Layers of every chunk, all of a shorter one, that are computed again as a whole; None where chunks differ."""
+        stages = self.plan.stages
+        if any("selective" in stage.recompute for stage in stages):
+            return None
+        wanted = [stage.recompute.get("full", 0) for stage in stages]
+        for count in range(max(map(len, self.visits)) + 1):
+            found = [sum(min(count, len(chunk)) for chunk in stage) for stage in self.chunks]
+            if found == wanted:
+                return count
+        return None
+
+    @property
     def stage_sizes(self) -> tuple[int, ...]:
         """Layers of every stage, all chunks together."""
         return tuple(sum(map(len, stage)) for stage in self.chunks)

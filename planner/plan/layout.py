@@ -6,6 +6,10 @@ from collections.abc import Iterable, Mapping
 
 from planner.plan.schema import Degrees
 
+DIVISION = ("stage-layers", "full-layers", "selective-layers")
+"""Sums, as ``7+8+8+7``: of every chunk of the model in its order the layers, those computed again as a whole, and those
+that follow and are computed again in part."""
+
 
 def layout_of(degrees: Degrees, pins: Iterable[str] = ()) -> dict[str, int | str]:
     """The layout of a plan or of an alternative, in the words in which it can be stated again.
@@ -21,7 +25,7 @@ def layout_of(degrees: Degrees, pins: Iterable[str] = ()) -> dict[str, int | str
         "mbs": degrees.micro_batch,
         "zero": degrees.sharding,
         "shard-group": degrees.shard_group,
-        "recompute": degrees.recompute,
+        "recompute": "none" if degrees.recompute == "mixed" else degrees.recompute,
         "sp": "on" if degrees.sequence_parallel else "off",
         "schedule": degrees.schedule,
         "order": "-".join(degrees.order),
@@ -29,7 +33,7 @@ def layout_of(degrees: Degrees, pins: Iterable[str] = ()) -> dict[str, int | str
     if degrees.offload != "none":
         layout["offload"] = degrees.offload
     copies = any(pin.startswith("kv-heads") for pin in pins)
-    return layout | ({"kv-heads": "copy"} if copies else {})
+    return layout | _division(degrees) | ({"kv-heads": "copy"} if copies else {})
 
 
 def restated(
@@ -50,11 +54,27 @@ def restated(
     follows = {
         "tp": ("dp", "sp"),
         "cp": ("dp",),
-        "pp": ("dp", "vpp", "schedule"),
-        "vpp": ("schedule",),
+        "pp": ("dp", "vpp", "schedule", *DIVISION),
+        "vpp": ("schedule", *DIVISION),
+        "recompute": DIVISION,
     }
     for key, others in follows.items():
         if stated.get(key, layout.get(key)) != layout.get(key):
             for other in others:
                 kept.pop(other, None)
     return {key: value for key, value in kept.items() if key not in stated} | dict(stated)
+
+
+def plain(key: str) -> str:
+    """A key of a layout as it is compared: capitals and underscores do not matter."""
+    return key.lower().replace("_", "-")
+
+
+def _division(degrees: Degrees) -> dict[str, int | str]:
+    """How layers are divided, where that is not the even way."""
+    counts = (degrees.layers, degrees.full_layers, degrees.selective_layers)
+    return {
+        word: "+".join(map(str, numbers))
+        for word, numbers in zip(DIVISION, counts, strict=True)
+        if numbers
+    }

@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from planner.plan.asked import Asked
+from planner.plan.degrees import Degrees as Degrees
 from planner.plan.derivation import Derivation
 from planner.plan.figures import Figures
 from planner.plan.part import Part
@@ -83,43 +84,6 @@ class RecipeFacts(Part):
     """Adapters in words; empty where all weights train."""
 
 
-class Degrees(Part):
-    """How many ways the step is cut, and how."""
-
-    dp: int
-    tp: int
-    pp: int
-    cp: int
-    ep: int
-    etp: int
-    vpp: int
-    """Virtual chunks a stage."""
-    micro_batch: int
-    """Sequences in a micro-batch."""
-    num_micro_batches: int
-    """Micro-batches of a data-parallel rank in one step."""
-    sharding: Literal["none", "ZeRO-1", "ZeRO-2", "ZeRO-3"]
-    shard_group: int
-    """Data ranks over which states are sharded."""
-    recompute: Literal["none", "selective", "full"]
-    sequence_parallel: bool
-    schedule: Literal[
-        "gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zb-1p", "zb-2p", "zbv", "dualpipev"
-    ]
-    offload: Literal[
-        "none",
-        "optimizer",
-        "states",
-        "activations",
-        "optimizer+activations",
-        "states+activations",
-    ] = "none"
-    """What is kept in host memory; ``states`` are weights, gradients and the optimizer's."""
-    order: tuple[str, ...]
-    """Axes from innermost (neighbouring chips) to outermost."""
-    chips_used: int
-
-
 class Term(Part):
     """One entry of a sum, such as a part of the step or of the memory."""
 
@@ -139,6 +103,9 @@ class Stage(Part):
     index: int
     layers: tuple[str, ...]
     """Layers of every chunk, folded: ``("0-7", "32-39")``."""
+    recompute: dict[str, int] = Field(default_factory=dict)
+    """How many of its layers recompute what, where layers differ: the first of every chunk as a whole (``full``), the
+    next in part (``selective``)."""
     embedding: bool
     head: bool
     forward: float
@@ -263,6 +230,8 @@ class Proof(Part):
     """Layouts whose least memory fits."""
     refined: int
     """Layouts priced exactly."""
+    cut_gap: float = 0.0
+    """Share of the step by which another division of the plan's layers into stages could be faster."""
     stopped: bool = False
     """A time limit or the user stopped the search."""
 

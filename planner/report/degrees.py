@@ -30,9 +30,8 @@ def described(degrees: Degrees) -> list[str]:
         pieces.append(f"etp {degrees.etp}")
     pieces.append(f"micro-batch {degrees.micro_batch}")
     pieces.append(states(degrees))
-    pieces.append(
-        "no recompute" if degrees.recompute == "none" else f"{degrees.recompute} recompute"
-    )
+    words = {"none": "no recompute", "mixed": "recompute layer by layer"}
+    pieces.append(words.get(degrees.recompute, f"{degrees.recompute} recompute"))
     if degrees.offload != "none":
         pieces.append(f"{IN_HOST[degrees.offload]} in host memory")
     if degrees.tp > 1 and not degrees.sequence_parallel:

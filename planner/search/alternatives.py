@@ -13,22 +13,23 @@ from planner.units import show_bytes, show_seconds
 
 
 def alternatives(
-    task: Task, best: Prices, outcome: Outcome, own: Prices | None = None
+    task: Task, outcome: Outcome, own: Prices | None = None
 ) -> tuple[Alternative, ...]:
     """The best layouts, best first, and the user's own: marked where it is one of them, else below them."""
-    winner = breakdown(best, 0)
+    rows = [outcome.row(row) for row in range(len(outcome.step))]
+    winner = breakdown(rows[0], 0)
     most = winner.step * (1 + noise(task))
     mine = None if own is None else _key(own, 0)
     found = [
         _row(
-            breakdown(best, row),
+            breakdown(row, 0),
             winner,
-            rank=row + 1,
-            memory=float(outcome.memory[row]),
+            rank=index + 1,
+            memory=float(outcome.memory[index]),
             most=most,
-            own=_key(best, row) == mine,
+            own=_key(row, 0) == mine,
         )
-        for row in range(len(outcome.step))
+        for index, row in enumerate(rows)
     ]
     if own is None or any(row.own for row in found):
         return tuple(found)

@@ -63,9 +63,9 @@ def build_plan(task: Task, outcome: Outcome, header: Header, own: Prices | None 
         raise ValueError("a plan needs at least one candidate")
     return _plan(
         task,
-        outcome.best,
+        outcome.row(0),
         header,
-        alternatives=alternatives(task, outcome.best, outcome, own),
+        alternatives=alternatives(task, outcome, own),
         removed=removed_facts(task, outcome.space),
         proof=_proof(outcome),
     )
@@ -210,6 +210,7 @@ def _proof(outcome: Outcome) -> Proof:
         allowed=len(outcome.space.candidates),
         fitting=outcome.fitting,
         refined=outcome.refined,
+        cut_gap=outcome.cut_gap,
         stopped=outcome.stopped,
     )
 

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
 from planner.candidates import OFFLOAD, RECOMPUTE, SCHEDULES, SHARDING
 from planner.cost.block import FAMILIES
+from planner.cost.cut import Cut
 from planner.cost.memory import TERMS, StageMemory
 from planner.cost.partition import by_stage, even_cut
 from planner.cost.prices import Prices, block_seconds, copies, state_seconds
 from planner.cost.step import StageTimes, makespans, memory_of_stages, stage_times
 from planner.plan.schema import Degrees, Stage, Term
-from planner.units import Array
+from planner.search.stages.stated import label
+from planner.units import Array, IntArray
 
 LABELS = {
     "compute": "compute",
@@ -178,19 +181,30 @@ def _exposed_gathers(p: Prices, counts: Array) -> float:
 def degrees_of(p: Prices, row: int = 0) -> Degrees:
     """The degrees of one row of a table."""
     rows = p.rows
-    number = {name: int(getattr(rows, name)[row]) for name in _NUMBERS}
+    number: dict[str, Any] = {name: int(getattr(rows, name)[row]) for name in _NUMBERS}
     order = p.task.trainer.orders[int(rows.order[row])]
     return Degrees(
-        **number,
+        **number | _divided(p, row),
         num_micro_batches=int(p.micro_batches[row]),
         sharding=SHARDING[int(rows.sharding[row])],  # type: ignore[arg-type]
-        recompute=RECOMPUTE[int(rows.recompute[row])],
         sequence_parallel=bool(rows.sp[row]),
         schedule=SCHEDULES[int(rows.schedule[row])],
         offload=OFFLOAD[int(rows.offload[row])],  # type: ignore[arg-type]
         order=order,
         chips_used=int(rows.ranks[row]),
     )
+
+
+def _divided(p: Prices, row: int) -> dict[str, Any]:
+    """How layers are divided where that is not the even way, and what they recompute."""
+    cut = p.cut
+    if cut is None:
+        return {"recompute": RECOMPUTE[int(p.rows.recompute[row])]}
+    found: dict[str, Any] = {"recompute": label(cut), "layers": tuple(cut.layers.tolist())}
+    if cut.mixed:
+        full, selective = cut.full.tolist(), cut.selective.tolist()
+        found |= {"full_layers": tuple(full), "selective_layers": tuple(selective)}
+    return found
 
 
 _NUMBERS = ("dp", "tp", "pp", "cp", "ep", "etp", "vpp", "micro_batch", "shard_group")
@@ -200,11 +214,15 @@ def stages(b: Breakdown) -> tuple[Stage, ...]:
     """All pipeline stages with their layers, times and memory."""
     pp, vpp = b.times.blocks.shape[:2]
     folded = bool(b.prices.rows.folded[0])
-    layers = layer_ranges(b.prices.task.model.num_layers, pp, vpp, folded=folded)
+    cut = b.prices.cut
+    count = even_cut(b.prices.task.model.num_layers, pp, vpp) if cut is None else cut.layers
+    layers = layer_ranges(count, pp, folded=folded)
+    again = [{} for _ in range(pp)] if cut is None or not cut.mixed else _by_mode(b, cut)
     return tuple(
         Stage(
             index=stage,
             layers=layers[stage],
+            recompute=again[stage],
             embedding=stage == 0,
             head=stage == (0 if folded else pp - 1),
             forward=float(b.times.forward[0, stage].sum()),
@@ -228,15 +246,30 @@ def memory_terms(b: Breakdown, stage: int) -> tuple[Term, ...]:
     )
 
 
-def layer_ranges(
-    num_layers: int, pp: int, vpp: int, *, folded: bool = False
-) -> list[tuple[str, ...]]:
-    """For every stage the layers of its chunks, as runs: ``("0-7", "32-39")``; ``folded`` where chunks stand in a V.
+def _by_mode(b: Breakdown, cut: Cut) -> list[dict[str, int]]:
+    """Layers of every stage by what they recompute."""
+    pp, kinds = b.times.blocks.shape[0], len(b.prices.task.model.blocks)
+    held = b.times.blocks.sum(axis=1)[:, 1 : 1 + len(RECOMPUTE) * kinds]
+    counts = held.reshape(pp, len(RECOMPUTE), kinds).sum(axis=2)
+    return [
+        {mode: int(number) for mode, number in zip(RECOMPUTE, row, strict=True) if number}
+        for row in counts
+    ]
 
-    >>> layer_ranges(8, 2, 2), layer_ranges(8, 2, 2, folded=True)
+
+def layer_ranges(layers: IntArray, pp: int, *, folded: bool = False) -> list[tuple[str, ...]]:
+    """For every stage the layers of its chunks, as runs: ``("0-7", "32-39")``.
+
+    Args:
+        layers: of every chunk, in the order of the model.
+        pp: stages.
+        folded: whether chunks stand in a V.
+
+    >>> chunks = np.array([2, 2, 2, 2])
+    >>> layer_ranges(chunks, 2), layer_ranges(chunks, 2, folded=True)
     ([('0-1', '4-5'), ('2-3', '6-7')], [('0-1', '6-7'), ('2-3', '4-5')])
     """
-    ends = np.concatenate([[0], np.cumsum(even_cut(num_layers, pp, vpp))])
+    ends = np.concatenate([[0], np.cumsum(layers)])
     spans = np.array([runs(range(int(a), int(b))) for a, b in pairwise(ends)], dtype=object)
     return [tuple(row) for row in by_stage(spans, pp, folded=folded)]
 

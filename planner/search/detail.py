@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from planner.candidates import RECOMPUTE
+from planner.candidates import RECOMPUTE, Recompute
 from planner.cost.block import (
     block_structure,
     exposed_share,
@@ -14,7 +14,7 @@ from planner.cost.block import (
     move_seconds,
 )
 from planner.cost.operator_cost import OperatorCost, operator_cost
-from planner.cost.prices import Prices, block_seconds
+from planner.cost.prices import Prices, block_seconds, without_cut
 from planner.cost.saved import repeated, saved_tensor_bytes, saved_tensors
 from planner.cost.setting import Setting, setting
 from planner.cost.strategies import Move, Structure, required, written
@@ -39,6 +39,8 @@ def block_plans(p: Prices) -> tuple[BlockPlan, ...]:
     named.append((model.head, "head"))
     counts = [1, *(model.layers.count(i) for i in range(len(model.blocks)))]
     counts += [len(model.mtp)] * bool(model.mtp) + [1]
+    shown = _mode(p)
+    p = without_cut(p)
     forward, backward = block_seconds(p)
     return tuple(
         BlockPlan(
@@ -48,16 +50,22 @@ def block_plans(p: Prices) -> tuple[BlockPlan, ...]:
             forward=float(forward[0, column]),
             backward=float(backward[0, column]),
             sizes=dict(block.sizes),
-            operators=tuple(_operators(s, block)),
+            operators=tuple(_operators(s, block, shown)),
             gradient_collectives=tuple(_state_collectives(p, column)),
         )
         for column, ((block, where), count) in enumerate(zip(named, counts, strict=True))
     )
 
 
-def _operators(s: Setting, block: Block) -> Iterator[OperatorPlan]:
+def _mode(p: Prices) -> Recompute:
+    """What layers recompute; where they differ, what those do that recompute in part."""
+    if p.cut is None or not p.cut.mixed:
+        return RECOMPUTE[int(p.rows.recompute[0] if p.cut is None else p.cut.modes[0])]
+    return "selective" if p.cut.selective.any() else "none"
+
+
+def _operators(s: Setting, block: Block, mode: Recompute) -> Iterator[OperatorPlan]:
     form = block_structure(s, block, sp=bool(s.rows.sp[0]))
-    mode = RECOMPUTE[int(s.rows.recompute[0])]
     tags = s.task.trainer.recomputed(mode, fused=s.task.recipe.fused_attention)
     saved = _saved_by(s, form, tags)
     own = {name for name, _ in s.task.operators[int(s.rows.operators[0])].get(block.name, ())}

@@ -69,6 +69,22 @@ class Outcome:
     """Candidates priced exactly."""
     stopped: bool
     """Time ran out or the user interrupted."""
+    bounded: Bounded
+    """Bounds of all candidates of the space."""
+    index: IntArray
+    """Which of them the best are."""
+    cuts: tuple[Prices | None, ...] = ()
+    """For each of the best, its better division into stages; None where that is the even one."""
+    cut_gap: float = 0.0
+    """Share by which an unknown division into stages may still be faster."""
+
+    def row(self, number: int) -> Prices:
+        """One of the best candidates, with its stages."""
+        cut = self.cuts[number] if self.cuts else None
+        if cut is not None:
+            return cut
+        assert self.best is not None
+        return self.best.take(np.array([number]))
 
     @property
     def gap(self) -> float:
@@ -310,4 +326,6 @@ class _Incumbents:
             bound=bound,
             refined=self.refined,
             stopped=stopped,
+            bounded=self.bounded,
+            index=self.index,
         )

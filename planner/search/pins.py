@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from planner.candidates import OFFLOAD, RECOMPUTE, SCHEDULES, SHARDING
 from planner.errors import Fault, PlannerError, alike, listed
 from planner.graph.model import Model
+from planner.plan.layout import DIVISION, plain
 from planner.search.operator_pins import (
     OperatorPin,
     contradictions,
@@ -145,8 +146,9 @@ def parse_pins(texts: Iterable[str], trainer: Trainer, model: Model | None = Non
 
 
 def from_layout(layout: Mapping[str, int | str], trainer: Trainer) -> Pins:
-    """A layout that the user states, as pins: ``{"tp": 8, "recompute": "full"}``."""
-    return parse_pins([f"{key}={value}" for key, value in layout.items()], trainer)
+    """A layout that the user states, as pins: ``{"tp": 8, "recompute": "full"}``; how it divides layers is no pin."""
+    pinned = [f"{key}={value}" for key, value in layout.items() if plain(key) not in DIVISION]
+    return parse_pins(pinned, trainer)
 
 
 def _parse(text: str, trainer: Trainer, model: Model | None) -> Pin | OperatorPin | None:

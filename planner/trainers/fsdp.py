@@ -24,6 +24,7 @@ FSDP = Trainer(
     uneven=frozenset(),
     vocab_multiple=1,
     uneven_stages=False,
+    mixes_recompute="alike",
     counts_ends=False,
     ring_chunks=2,
     sends_once=False,

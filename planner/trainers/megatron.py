@@ -38,6 +38,7 @@ MEGATRON = Trainer(
     uneven=frozenset({"vocab"}),
     vocab_multiple=128,
     uneven_stages=True,
+    mixes_recompute="count",
     counts_ends=True,
     ring_chunks=2,
     sends_once=True,

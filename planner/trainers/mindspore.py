@@ -35,6 +35,7 @@ MINDSPORE = Trainer(
     uneven=frozenset(),
     vocab_multiple=1,
     uneven_stages=True,
+    mixes_recompute="stages",
     counts_ends=False,
     ring_chunks=1,
     sends_once=False,

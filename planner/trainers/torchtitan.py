@@ -35,6 +35,7 @@ TORCHTITAN = Trainer(
     uneven=frozenset({"vocab"}),
     vocab_multiple=1,
     uneven_stages=True,
+    mixes_recompute="alike",
     counts_ends=False,
     ring_chunks=2,
     sends_once=False,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from planner.candidates import Candidates, Recompute, Schedule
 from planner.errors import Fault
@@ -151,6 +152,9 @@ class Trainer:
     """The vocabulary is padded to a multiple of this times tp; 1 where it is not padded, or only to tp."""
     uneven_stages: bool
     """Stages without virtual chunks may hold unequal numbers of layers."""
+    mixes_recompute: Literal["alike", "count", "stages"]
+    """How layers may differ in what they recompute: not at all; as many layers of every chunk as a whole, or all of a
+    shorter one; any numbers, stage by stage."""
     counts_ends: bool
     """Embedding and head may count as a layer each where layers are cut into equal virtual chunks."""
     ring_chunks: int

@@ -1,0 +1,103 @@
+"""A division of the layers that is not the even one: how many in every chunk, and how many of them run again.
+
+A layer that is recomputed is another kind of block: the table of blocks gets a column for every kind of layer under
+every mode, and everything else is priced as before.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+
+import numpy as np
+
+from planner.candidates import RECOMPUTE
+from planner.cost.partition import by_stage
+from planner.cost.table import KEY_AXIS, BlockTable
+from planner.graph.model import Model
+from planner.units import IntArray
+
+FULL, SELECTIVE, NONE = (RECOMPUTE.index(mode) for mode in ("full", "selective", "none"))
+
+
+@dataclass(frozen=True, eq=False)
+class Cut:
+    """Chunks in the order of the model, from the one that has the embedding to the one that has the head."""
+
+    layers: IntArray
+    """Layers of every chunk; ``(chunks,)``."""
+    full: IntArray
+    """How many of them, from the first on, run again as a whole."""
+    selective: IntArray
+    """How many of those that follow run again in part."""
+
+    @cached_property
+    def modes(self) -> IntArray:
+        """Mode of every layer, an index into ``RECOMPUTE``; ``(layers,)``."""
+        parts = np.stack([self.full, self.selective, self.layers - self.full - self.selective], 1)
+        return np.repeat(np.tile([FULL, SELECTIVE, NONE], len(self.layers)), parts.ravel())
+
+    @property
+    def mixed(self) -> bool:
+        """Whether layers differ in what they recompute."""
+        return bool((self.modes != self.modes[0]).any())
+
+
+def uniform(layers: IntArray, mode: int) -> Cut:
+    """A cut whose layers all recompute alike."""
+    none = np.zeros_like(layers)
+    return Cut(layers, layers if mode == FULL else none, layers if mode == SELECTIVE else none)
+
+
+def cut_blocks(model: Model, cut: Cut, pp: int, *, folded: bool) -> IntArray:
+    """How many of each block stand in every chunk of every stage; columns as in :func:`widened`.
+
+    Shapes: ``(stages, chunks a stage, blocks)``.
+    """
+    kinds, ends = len(model.blocks), 2 if model.mtp else 1
+    columns = 1 + cut.modes * kinds + np.array(model.layers)
+    chunk = np.repeat(np.arange(len(cut.layers)), cut.layers)
+    table = np.zeros((len(cut.layers), 1 + len(RECOMPUTE) * kinds + ends), dtype=np.int64)
+    np.add.at(table, (chunk, columns), 1)
+    table[0, 0] = table[-1, -1] = 1
+    if model.mtp:
+        table[-1, -2] = len(model.mtp)
+    return by_stage(table, pp, folded=folded)
+
+
+def widened(table: BlockTable, num_kinds: int) -> BlockTable:
+    """A table with a column for every kind of layer under every mode, between embedding and head.
+
+    Columns of arrays that have a leading axis of modes hold, under every mode, what their own mode costs.
+    """
+    blocks = table.forward.shape[1]
+    layers = np.arange(1, 1 + num_kinds)
+    ends = np.arange(1 + num_kinds, blocks)
+    column = np.concatenate([[0], np.tile(layers, len(RECOMPUTE)), ends])
+    mode = np.repeat(np.arange(len(RECOMPUTE)), num_kinds)
+    wide = {}
+    for each in fields(table):
+        values = getattr(table, each.name)
+        if values.ndim > KEY_AXIS[each.name] + 1:
+            values = values.take(column, axis=-1)
+            if each.name in ("recompute", "saved", "working"):
+                values = values.copy()
+                inner = slice(1, 1 + len(mode))
+                values[..., inner] = values[mode, :, np.arange(1, 1 + len(mode))].T
+        wide[each.name] = values
+    return BlockTable(**wide)
+
+
+def narrowed(table: BlockTable, num_kinds: int) -> BlockTable:
+    """The table of which :func:`widened` made this one, layers under the mode ``none``."""
+    blocks = table.forward.shape[1]
+    ends = np.arange(1 + len(RECOMPUTE) * num_kinds, blocks)
+    column = np.concatenate([np.arange(1 + num_kinds), ends])
+    return replace(
+        table,
+        **{
+            each.name: getattr(table, each.name).take(column, axis=-1)
+            for each in fields(table)
+            if getattr(table, each.name).ndim > KEY_AXIS[each.name] + 1
+        },
+    )

@@ -1,0 +1,51 @@
+"""How many ways a step is cut, and how: the layout of a plan."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from planner.plan.part import Part
+
+
+class Degrees(Part):
+    """How many ways the step is cut, and how."""
+
+    dp: int
+    tp: int
+    pp: int
+    cp: int
+    ep: int
+    etp: int
+    vpp: int
+    """Virtual chunks a stage."""
+    micro_batch: int
+    """Sequences in a micro-batch."""
+    num_micro_batches: int
+    """Micro-batches of a data-parallel rank in one step."""
+    sharding: Literal["none", "ZeRO-1", "ZeRO-2", "ZeRO-3"]
+    shard_group: int
+    """Data ranks over which states are sharded."""
+    recompute: Literal["none", "selective", "full", "mixed"]
+    """What layers compute again in the backward pass; mixed where they differ."""
+    layers: tuple[int, ...] = ()
+    """Layers of every chunk in the order of the model, where stages are not even."""
+    full_layers: tuple[int, ...] = ()
+    """How many of them, from the first on, are computed again as a whole, where layers differ."""
+    selective_layers: tuple[int, ...] = ()
+    """How many of those that follow are computed again in part."""
+    sequence_parallel: bool
+    schedule: Literal[
+        "gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zb-1p", "zb-2p", "zbv", "dualpipev"
+    ]
+    offload: Literal[
+        "none",
+        "optimizer",
+        "states",
+        "activations",
+        "optimizer+activations",
+        "states+activations",
+    ] = "none"
+    """What is kept in host memory; ``states`` are weights, gradients and the optimizer's."""
+    order: tuple[str, ...]
+    """Axes from innermost (neighbouring chips) to outermost."""
+    chips_used: int

@@ -1,0 +1,349 @@
+"""Contiguous stages of the shortest schedule, by dynamic programming over the sequence of layers.
+
+The makespan of a schedule is the longest of its paths, which no table of stages holds. Two families of paths can be
+followed from stage to stage with one number, so that each is minimised exactly over all cuts:
+
+* those that stay on one stage, ``W + (m - p + i) w_i + sum of w_j for j > i`` (:mod:`planner.cost.bounds`), and
+* those that go back and forth over the stages from i to j, which make the period of a long schedule: the largest mean
+  over neighbouring stages of what they and the sends between them take.
+
+Both minima bound every cut from below. Their cuts, and the even one, are improved by moving single layers between any
+two stages, judged by exact simulation. Few cuts are all simulated instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import combinations_with_replacement, product
+from math import comb
+
+import numpy as np
+
+from planner.cost.bounds import lower_bound, stage_bound
+from planner.cost.makespan import makespan
+from planner.cost.orders import Schedule
+from planner.units import Array, BoolArray, IntArray
+
+EXHAUSTIVE = 1500
+"""Number of cuts up to which every one is simulated."""
+SIMULATED = 8
+"""Neighbours of a cut that are simulated: those of the least bounds."""
+ROUNDS = 12
+"""Rounds of improvement at most."""
+CLOSE = 1e-5
+"""Relative width at which the search for the least period ends."""
+EQUAL = 1e-9
+"""Relative difference of two steps that counts as none."""
+
+PROVEN = 1e-3
+"""Share by which an unknown cut may be faster: a hundredth of what predictions of layouts scatter."""
+
+Combine = Callable[[int, Array, Array], Array]
+"""Value after a stage: its index, the value before, the seconds that it would take; infinite where it may not."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StageTable:
+    """Seconds of every stage for every run of layers that it may hold; infinite where it may not."""
+
+    schedule: Schedule
+    micro_batches: int
+    sizes: IntArray
+    """Numbers of layers that a stage may hold, ascending; ``(sizes,)``."""
+    forward: Array
+    """One micro-batch; ``(stages, layers + 1, sizes)``, by the first layer of the run."""
+    backward: Array
+    """Recompute included; same shape."""
+    weight: Array
+    """The part of it in which gradients of weights are made; same shape."""
+    send: Array
+    """Delay of the boundary behind every stage; ``(stages,)``."""
+
+    @property
+    def num_stages(self) -> int:
+        return len(self.forward)
+
+    @property
+    def pairs(self) -> Array:
+        """Seconds of a send and of the gradient's back, over the boundary before every stage; ``(stages,)``."""
+        return np.asarray(np.concatenate([[0.0], 2.0 * self.send[:-1]]))
+
+    @property
+    def num_layers(self) -> int:
+        return int(self.forward.shape[1]) - 1
+
+    def times(self, cuts: IntArray) -> tuple[Array, Array, Array]:
+        """Forward, backward and weight seconds of cuts.
+
+        Shapes: ``cuts`` ``(n, stages)`` layers of every stage; results ``(n, stages, 1)``.
+        """
+        low = np.cumsum(cuts, axis=1) - cuts
+        place = np.searchsorted(self.sizes, cuts)
+        known = (place < len(self.sizes)) & (
+            self.sizes[np.minimum(place, len(self.sizes) - 1)] == cuts
+        )
+        index = (np.arange(self.num_stages), low, np.minimum(place, len(self.sizes) - 1))
+        return tuple(  # type: ignore[return-value]
+            np.where(known, part[index], np.inf)[..., None]
+            for part in (self.forward, self.backward, self.weight)
+        )
+
+    def allows(self, cuts: IntArray) -> BoolArray:
+        """Which cuts put on every stage what it may hold; ``(n,)``."""
+        forward, backward, _ = self.times(cuts)
+        return np.asarray(np.isfinite(forward + backward).all(axis=(1, 2)))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stages:
+    """The best cut found."""
+
+    layers: IntArray
+    """Layers of every stage."""
+    makespan: float
+    bound: float
+    """Seconds; no cut of the table is faster."""
+
+    @property
+    def proven(self) -> bool:
+        """Whether no cut of the table is faster by more than ``PROVEN``."""
+        return self.bound >= self.makespan * (1.0 - PROVEN)
+
+
+def solve(table: StageTable, start: IntArray | None = None, known: float = np.inf) -> Stages | None:
+    """The cut of the least makespan; None where no cut is allowed, or none can be faster than what is known.
+
+    Args:
+        table: what every stage may hold.
+        start: a cut to improve, ``(stages,)``; where it is allowed, the result is never worse.
+        known: seconds that are reached already.
+    """
+    p, layers = table.num_stages, table.num_layers
+    if comb(layers + p - 1, p - 1) <= EXHAUSTIVE:
+        return _all(table)
+    least = _scan(table, lambda _, before, own: before + own)
+    if least is None:
+        return None
+    half = least[0] / 2
+    if (
+        lower_bound(table.schedule, p, table.micro_batches, 1, half, half, table.send[:-1].min())
+        >= known
+    ):
+        return None
+    stay = _scan(table, _staying(table)) or least
+    period = _least_period(table, [least[1], stay[1]])
+    cuts = [
+        least[1],
+        stay[1],
+        period[1],
+        *([] if start is None or not table.allows(start[None])[0] else [start]),
+    ]
+    found, seconds = _improved(table, np.unique(np.stack(cuts), axis=0))
+    return Stages(found, seconds, _bound(table, least[0], period[0], seconds))
+
+
+def _bound(table: StageTable, whole: float, period: float, found: float) -> float:
+    """Seconds that no cut beats: the best of each family of paths, at most what was found.
+
+    Args:
+        table: what every stage may hold.
+        whole: least seconds of one micro-batch through all stages.
+        period: the least one.
+        found: of the best cut that is known.
+    """
+    p, m = table.num_stages, table.micro_batches
+    if table.schedule != Schedule.ONE_F_ONE_B:
+        return min(found, max(whole, m * period))
+    crossed = float(table.pairs.sum())
+    turning = whole + crossed + max(0, m - 2 * p) * period
+    return min(found, max(turning, crossed + staying_bound(table, found - crossed)))
+
+
+def _all(table: StageTable) -> Stages | None:
+    """Every cut, simulated."""
+    p, layers = table.num_stages, table.num_layers
+    every = combinations_with_replacement(range(layers + 1), p - 1)
+    places = np.array(list(every), np.int64).reshape(-1, p - 1)
+    ends = np.column_stack([np.zeros(len(places), np.int64), places, np.full(len(places), layers)])
+    cuts = np.diff(ends, axis=1)
+    allowed = table.allows(cuts)
+    if not allowed.any():
+        return None
+    cuts = cuts[allowed]
+    found = _simulated(table, cuts)
+    best = int(found.argmin())
+    return Stages(cuts[best], float(found[best]), float(found[best]))
+
+
+def _scan(table: StageTable, combine: Combine, start: float = 0.0) -> tuple[float, IntArray] | None:
+    """Least value after the last stage, and the cut that has it, for values that grow with the value before."""
+    p, layers = table.num_stages, table.num_layers
+    seconds = table.forward + table.backward
+    value = np.full(layers + 1, np.inf)
+    value[0] = start
+    chosen = np.zeros((p, layers + 1), np.int64)
+    for stage in range(p):
+        after = np.full(layers + 1, np.inf)
+        for place, size in enumerate(table.sizes):
+            last = layers + 1 - size
+            if last <= 0:
+                continue
+            own = seconds[stage, :last, place]
+            with np.errstate(invalid="ignore"):
+                found = combine(stage, value[:last], own)
+            found = np.where(np.isinf(own) | (value[:last] == np.inf), np.inf, found)
+            better = found < after[size:]
+            after[size:][better] = found[better]
+            chosen[stage, size:][better] = size
+        value = after
+    if np.isinf(value[layers]) and value[layers] > 0:
+        return None
+    cut, place = np.zeros(p, np.int64), layers
+    for stage in reversed(range(p)):
+        cut[stage] = chosen[stage, place]
+        place -= cut[stage]
+    return float(value[layers]), cut
+
+
+def _staying(table: StageTable) -> Combine:
+    """The longest path that stays on one stage, beyond one micro-batch through all: 1F1B; else the busiest stage."""
+    p, m, pairs = table.num_stages, table.micro_batches, table.pairs
+
+    def combine(stage: int, before: Array, own: Array) -> Array:
+        times = m - p + stage if table.schedule == Schedule.ONE_F_ONE_B else m
+        staying = times * own if times > 0 else np.zeros_like(own)
+        return np.maximum(before + own + pairs[stage] if stage else staying, staying)
+
+    return combine
+
+
+def staying_bound(table: StageTable, found: float) -> float:
+    """Least ``W + max over i of (m - p + i) w_i + sum of w_j and sends for j > i`` over all cuts, at most ``found``.
+
+    Runs of layers are joined stage by stage; what is kept of each is the sum so far and the longest path so far, if no
+    other is better in both and the rest could still stay below ``found``.
+    """
+    p, m, pairs = table.num_stages, table.micro_batches, table.pairs
+    seconds = table.forward + table.backward
+    rest = _rests(table)
+    labels: dict[int, list[tuple[float, float]]] = {0: [(0.0, -np.inf)]}
+    for stage in range(p):
+        times = max(0, m - p + stage)
+        after: dict[int, list[tuple[float, float]]] = {}
+        left = float(pairs[stage + 1 :].sum())
+        for low, place in product(labels, range(len(table.sizes))):
+            high = low + int(table.sizes[place])
+            if high > table.num_layers or np.isinf(rest[stage + 1, high]):
+                continue
+            own = float(seconds[stage, low, place])
+            limit = found * (1.0 - EQUAL) - 2.0 * rest[stage + 1, high] - left
+            for total, path in labels[low]:
+                longest = max(path + 2.0 * own + pairs[stage], total + (1 + times) * own)
+                if longest < limit:
+                    after.setdefault(high, []).append((total + own, longest))
+        labels = {high: _undominated(each) for high, each in after.items()}
+    return min([found, *(path for _, path in labels.get(table.num_layers, []))])
+
+
+def _rests(table: StageTable) -> Array:
+    """Least seconds of the stages from each on, by the first layer that is left; ``(stages + 1, layers + 1)``."""
+    p, layers = table.num_stages, table.num_layers
+    seconds = table.forward + table.backward
+    rest = np.full((p + 1, layers + 1), np.inf)
+    rest[p, layers] = 0.0
+    for stage in reversed(range(p)):
+        for place, size in enumerate(table.sizes):
+            last = max(0, layers + 1 - size)
+            found = seconds[stage, :last, place] + rest[stage + 1, size : size + last]
+            np.minimum(rest[stage, :last], found, out=rest[stage, :last])
+    return rest
+
+
+def _undominated(labels: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Those for which no other is smaller in both."""
+    kept: list[tuple[float, float]] = []
+    for total, path in sorted(labels):
+        if not kept or path < kept[-1][1]:
+            kept.append((total, path))
+    return kept
+
+
+def _least_period(table: StageTable, cuts: list[IntArray]) -> tuple[float, IntArray]:
+    """The least period of a long schedule, from below, and a cut that comes close to it."""
+    known = [(_period(table, cut), cut) for cut in cuts]
+    high, best = min(known, key=lambda each: each[0])
+    low = 0.0
+    while high - low > CLOSE * high:
+        aim = (low + high) / 2
+        found = _scan(table, _within(table, aim))
+        if found is None:
+            low = aim
+        else:
+            best = found[1]
+            high = min(aim, _period(table, best))
+    return low, best
+
+
+def _within(table: StageTable, period: float) -> Combine:
+    """How much longer than the period allows stages up to here are, infinite where a mean exceeds it."""
+    pairs = _turns(table)
+
+    def combine(stage: int, before: Array, own: Array) -> Array:
+        over = np.maximum(before + pairs[stage], 0.0) + own - period
+        return np.where(over > EQUAL * period, np.inf, over)
+
+    return combine
+
+
+def _period(table: StageTable, cut: IntArray) -> float:
+    """Largest mean over neighbouring stages of their seconds and the sends between them."""
+    forward, backward, _ = table.times(cut[None])
+    pairs = np.cumsum(_turns(table))
+    sums = np.concatenate([[0.0], np.cumsum((forward + backward)[0, :, 0])])
+    first, last = np.triu_indices(len(pairs))
+    whole = sums[last + 1] - sums[first] + pairs[last] - pairs[first]
+    return float((whole / (last + 1 - first)).max())
+
+
+def _turns(table: StageTable) -> Array:
+    """Sends that lengthen the period: those of 1F1B, where a gradient answers every forward."""
+    return table.pairs if table.schedule == Schedule.ONE_F_ONE_B else np.zeros(table.num_stages)
+
+
+def _improved(table: StageTable, cuts: IntArray) -> tuple[IntArray, float]:
+    """The best of some cuts, and what moving single layers between two stages makes of it."""
+    found = _simulated(table, cuts)
+    best, step = cuts[int(found.argmin())], float(found.min())
+    for _ in range(ROUNDS):
+        near = _neighbours(table, best)
+        if not len(near):
+            break
+        bounds = stage_bound(table.schedule, table.micro_batches, *_costs(table, near))
+        near = near[np.argsort(bounds, kind="stable")[:SIMULATED]]
+        found = _simulated(table, near)
+        if found.min() >= step * (1.0 - EQUAL):
+            break
+        best, step = near[int(found.argmin())], float(found.min())
+    return best, step
+
+
+def _neighbours(table: StageTable, cut: IntArray) -> IntArray:
+    """Cuts that give one layer of a stage to another stage."""
+    p = table.num_stages
+    giver, taker = (part.ravel() for part in np.indices((p, p)))
+    near = np.repeat(cut[None], p * p, axis=0)
+    rows = np.arange(p * p)
+    near[rows, giver] -= 1
+    near[rows, taker] += 1
+    near = near[(giver != taker) & (near >= 0).all(axis=1)]
+    return np.asarray(near[table.allows(near)])
+
+
+def _costs(table: StageTable, cuts: IntArray) -> tuple[Array, Array, Array, Array]:
+    forward, backward, weight = table.times(cuts)
+    return forward, backward, table.send, weight
+
+
+def _simulated(table: StageTable, cuts: IntArray) -> Array:
+    return np.asarray(makespan(table.schedule, table.micro_batches, *_costs(table, cuts)))

@@ -1,0 +1,105 @@
+"""The cut into stages: against brute force, never worse than the even cut, bounds that hold."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from planner.cost.makespan import makespan
+from planner.cost.orders import Schedule
+from planner.cost.partition import even_cut
+from planner.search.stages import solver
+from planner.search.stages.solver import StageTable, solve
+
+few = settings(max_examples=25, deadline=None, derandomize=True)
+PLAIN = (Schedule.GPIPE, Schedule.ONE_F_ONE_B, Schedule.ZB_H1)
+
+
+def table_of(schedule, m, layers, p, send, seed, refused=0.0):
+    """Stages of layers with random times; a share of the runs is refused."""
+    generator = np.random.default_rng(seed)
+    own = np.exp(0.3 * generator.standard_normal((2, layers))) * [[1.0], [2.0]]
+    sizes = np.arange(1, layers - p + 2)
+    shape = (p, layers + 1, len(sizes))
+    forward, backward = np.full(shape, np.inf), np.full(shape, np.inf)
+    for place, size in enumerate(sizes):
+        for low in range(layers - size + 1):
+            forward[:, low, place] = own[0, low : low + size].sum()
+            backward[:, low, place] = own[1, low : low + size].sum()
+    backward *= 1.0 + 0.3 * generator.integers(0, 2, shape)
+    backward[generator.random(shape) < refused] = np.inf
+    delays = send * generator.random(p)
+    return StageTable(schedule, m, sizes, forward, backward, forward, delays)
+
+
+def brute_force(table):
+    """The least makespan of all cuts."""
+    p, layers = table.num_stages, table.num_layers
+    best = np.inf
+    for places in combinations(range(1, layers), p - 1):
+        cut = np.diff([0, *places, layers])[None]
+        times = table.times(cut)
+        if np.isfinite(sum(times)).all():
+            found = makespan(table.schedule, table.micro_batches, *times[:2], table.send, times[2])
+            best = min(best, float(found[0]))
+    return best
+
+
+@st.composite
+def tables(draw, most=9):
+    p = draw(st.integers(2, 4))
+    return table_of(
+        draw(st.sampled_from(PLAIN)),
+        draw(st.integers(1, 12)),
+        draw(st.integers(p + 1, most)),
+        p,
+        draw(st.sampled_from([0.0, 0.05, 0.5])),
+        draw(st.integers(0, 2**32)),
+        draw(st.sampled_from([0.0, 0.2])),
+    )
+
+
+@given(tables())
+@few
+def test_few_cuts_are_all_tried(table):
+    found, best = solve(table), brute_force(table)
+    if found is None:
+        assert np.isinf(best)
+    else:
+        assert found.makespan == pytest.approx(best)
+        assert found.proven
+
+
+@given(tables(most=11))
+@few
+def test_dynamic_programming_agrees_with_brute_force(
+    table,
+):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(solver, "EXHAUSTIVE", 0)
+        found = solve(table)
+    best = brute_force(table)
+    if found is None:
+        assert np.isinf(best)
+        return
+    assert found.bound <= best * (1 + 1e-9)
+    assert found.makespan <= best * 1.03
+    assert found.layers.sum() == table.num_layers
+
+
+@given(st.integers(0, 2**32), st.sampled_from(PLAIN))
+@few
+def test_never_worse_than_the_even_cut(seed, schedule):
+    layers, p = 30, 6
+    table = table_of(schedule, 24, layers, p, 0.02, seed)
+    even = even_cut(layers, p, 1)
+    times = table.times(even[None])
+    before = makespan(schedule, 24, *times[:2], table.send, times[2])[0]
+    found = solve(table, even)
+    assert found is not None
+    assert found.makespan <= before * (1 + 1e-12)
+    assert found.bound <= found.makespan
