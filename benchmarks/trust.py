@@ -62,7 +62,9 @@ class Residual:
 
 
 def residuals(rows: Iterable[RowResult], quantity: Quantity, *, held_out: bool) -> list[Residual]:
-    """Of every row that has a measurement."""
+    """Of every row that has a measurement; of memory, one of the steady peak that plans show."""
+    if quantity == "memory":
+        rows = [row for row in rows if row.memory_kind != "first-step"]
     return [
         Residual(row.group or row.id, row.family, row.trainer, -error / (1 + error), error, held_out)
         for row in rows
