@@ -15,7 +15,7 @@ from planner.calibrate.networks import cluster_of
 from planner.calibrate.remat import kept_products, offload
 from planner.calibrate.runs import Run
 from planner.calibrate.shapes import NotPricedError, architecture
-from planner.calibrate.software import Software, software_of
+from planner.calibrate.software import Software, optimizer_of, software_of
 from planner.candidates import OFFLOAD, RECOMPUTE, SCHEDULES, Candidates, single
 from planner.errors import PlannerError
 from planner.graph.adapters import with_adapters
@@ -209,6 +209,9 @@ def _micro_batch(run: Run, software: Software, dp: int, found: _Open) -> int:
 
 def _sharding(run: Run, software: Software, found: _Open) -> int:
     stated = run.parallel.zero
+    if stated == 3 and software.name == "torchtitan" and (run.parallel.pp or 1) > 1:
+        found.texts.append("zero 2, as weights stay gathered between stages")
+        return 2
     if isinstance(stated, int) and 0 <= stated <= 3:
         return stated
     trainer = software.trainer
@@ -260,7 +263,7 @@ def _recipe(
         global_batch=batch,
         seq=run.model.seq or 0,
         precision=_precision(run, chip, found),
-        optimizer=software.expert_optimizer if run.model.type == "moe" else "adamw",
+        optimizer=optimizer_of(run, software),
         fused_attention=software.fused,
         lora=_lora(run, found),
     )

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from planner.calibrate.runs import Run
-from planner.recipe import OptimizerName
+from planner.recipe import MOMENT_BYTES, OptimizerName
 from planner.trainers.fsdp import FSDP
 from planner.trainers.megatron import MEGATRON
 from planner.trainers.mindspore import MINDSPORE
@@ -42,8 +42,6 @@ class Software:
     """Experts are split by tp like everything else where the row does not say, as Megatron's arguments default."""
     experts_over_data: bool = False
     """Experts are spread over the data ranks where the row does not say."""
-    expert_optimizer: OptimizerName = "adamw"
-    """Optimizer of its models with experts."""
     guessed: bool = False
     """Nothing known has this name."""
 
@@ -62,9 +60,8 @@ _OLD = Software(
     sequence_parallel=False,
 )
 _XLA = Software(name="jax", trainer=TORCHTITAN, attention="xla", per_chip_batch=True)
-_ALPA = replace(_OLD, name="alpa", sharding=2, experts_over_data=True, expert_optimizer="adafactor")
-"""Alpa's automatic sharding prefers a reduce-scatter, so that states end up sharded over the data ranks. Its benchmark
-of GShard's models trains with Adafactor (benchmark_one_case_moe.py)."""
+_ALPA = replace(_OLD, name="alpa", sharding=2, experts_over_data=True)
+"""Alpa's automatic sharding prefers a reduce-scatter, so that states end up sharded over the data ranks."""
 _ASCEND = Software(name="mindspeed", trainer=MEGATRON, attention="ascend", experts_as_dense=True)
 _FSDP = Software(name="fsdp", trainer=FSDP, attention="flash-2", classic=True)
 
@@ -136,3 +133,19 @@ def software_of(run: Run) -> Software:
     if stated is None and _UNFUSED_NOTES.search(run.remarks):
         stated = "unfused"
     return found if stated is None else replace(found, attention=stated)
+
+
+def optimizer_of(run: Run, software: Software) -> OptimizerName:
+    """The optimizer of a row: what it states, or what the program's published configurations of such models use.
+
+    Source: Alpa's benchmark of GShard's models (benchmark_one_case_moe.py) trains with Adafactor; Megatron-Bridge's
+    recipes of DeepSeek's models and their likes keep moments in bf16 (use_precision_aware_optimizer).
+    """
+    stated = run.parallel.other("optimizer")
+    if stated in MOMENT_BYTES:
+        return stated
+    if software.name.startswith("alpa") and run.model.type == "moe":
+        return "adafactor"
+    if software.name == "nemo" and run.model.other("mla"):
+        return "adamw-bf16"
+    return "adamw"

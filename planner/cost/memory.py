@@ -96,7 +96,11 @@ def memory_parts(p: Prices, blocks: Counts, flying: Array) -> tuple[Array, ...]:
 
     copies = states(p.states.gathered)
     still = _frozen(p, columns, p.states.frozen)
-    moments = _moments(p, columns, flying, states(p.states.temporary))
+    at_once = np.where(p.rows.sharding == WEIGHTS, memory.step_params, np.inf)[wide]
+    temporary = states(p.states.temporary)
+    if memory.optimizer_bytes:
+        temporary = np.minimum(temporary, memory.optimizer_bytes * at_once)
+    moments = _moments(p, columns, flying, temporary)
     alive = np.stack([sum(parts[1:], parts[0]) for parts in moments])
     worst = alive.argmax(axis=0)
     activations, working, logits, buffers = (

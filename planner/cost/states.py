@@ -110,6 +110,7 @@ def state_cost(task: Task, rows: Candidates, where: Mapping[AxisName, IntArray])
     stays = cast & (level < WEIGHTS)
     whole = level < (GRADIENTS if task.trainer.memory.gradient_buffer else OPTIMIZER)
     whole = whole | ((level < GRADIENTS) & _accumulates(task, rows))
+    whole = whole | (np.asarray(task.trainer.memory.stages_accumulate) & (rows.pp > 1))
     waiting = (level == GRADIENTS) & ~np.asarray(task.trainer.reduces_each)
     return StateCost(
         weights=shared(kinds.weights, WEIGHTS),

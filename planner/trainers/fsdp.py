@@ -41,11 +41,13 @@ FSDP = Trainer(
         wgrad_bytes=0.0,
         runtime_bytes=2.5 * GIB,
         fragmentation=1.04,
-        optimizer_bytes=4.0,
+        optimizer_bytes=8.0,
+        step_params=1e9,
         source=(
             "16 N/n, two gathered layers and the root in bf16: 165 llm-foundry runs pushed to the limit, predicted "
-            "0.5-1.06 of usable memory; logits 14 bytes: torch's cross-entropy in eager mode; DeepSpeed's "
-            "unfused Adam holds 4 bytes more for each parameter it steps on"
+            "0.5-1.06 of usable memory; logits 14 bytes: torch's cross-entropy in eager mode; unfused Adam holds a "
+            "square root and its quotient, 8 bytes for each parameter it steps on (LlamaFactory #1221: 3.14 GiB asked "
+            "for with 28.28 allocated), of 1e9 at a time under ZeRO-3 (DeepSpeed's sub_group_size)"
         ),
     ),
     overlap=Overlap(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -28,6 +29,10 @@ class Memory:
 
     gradient_bytes: float
     """Bytes of a gradient in low-precision training (Megatron accumulates in fp32: 4)."""
+    stages_accumulate: bool = False
+    """Between pipeline stages, sharded gradients stay whole until the last micro-batch has run backwards."""
+    step_params: float = math.inf
+    """Parameters that the optimizer steps on at once where weights are sharded."""
     master_bytes: float = 4.0
     """Bytes of the copy of a weight that the optimizer steps on, in low-precision training."""
     gradient_buffer: bool = True

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 from planner.cost.saved import KEEPS_OUTPUT, repeated
 from planner.graph.architecture import Attention, Mlp
 from planner.recipe import Recipe
+from planner.trainers.generations import generation
 from tests.cost.blocks import gpt, model_of, priced
 from tests.search.problems import examples
 
@@ -111,6 +114,33 @@ def test_every_second_product_of_a_llama_block(shape):
     tags = found.setting.task.trainer.recomputed("selective", fused=True)
     stays = 2 * (h + h + h + h + 4 * h + h) + 4 * a  # input, q, v, attention's output, gate, down
     assert found.saved(*tags) == pytest.approx(s * b * stays)
+
+
+@given(shapes())
+@many
+def test_eager_code_keeps_more(shape):
+    """Aleph's: a norm keeps 6 bytes an element more, a gate 2, rotary tables 4 for queries and for keys each."""
+    s, b, h, a, _ = shape
+    model = fused_llama(s, h, a, a, 4 * h)
+    plain = priced(model, model.blocks[0], micro_batch=b)
+    eager = generation("aleph-plain-norm")
+    setting = replace(plain.setting, task=replace(plain.setting.task, trainer=eager), memo={})
+    more = 2 * 6 * h + 2 * 4 * h + (4 + 4) * h
+    assert replace(plain, setting=setting).saved() - plain.saved() == pytest.approx(s * b * more)
+    gone = replace(plain, setting=setting).saved("*")
+    assert gone == plain.saved("*")
+
+
+def test_what_sequence_parallelism_gathers_may_be_kept_whole():
+    """Aleph's and torch's products keep the gathered norms; Megatron gathers them again."""
+    s, h, a, t = 64, 256, 8, 4
+    model = fused_llama(s, h, a, a, 4 * h)
+    found = priced(model, model.blocks[0], tp=t, sp=1)
+    trainer = found.setting.task.trainer
+    whole = replace(trainer, memory=replace(trainer.memory, keeps_gathered=True))
+    setting = replace(found.setting, task=replace(found.setting.task, trainer=whole), memo={})
+    more = replace(found, setting=setting).saved() - found.saved()
+    assert more == pytest.approx(2 * 2 * s * h * (1 - 1 / t))
 
 
 @given(shapes(), st.sampled_from([(), ("core",), ("norm", "activation"), ("*",)]))

@@ -187,3 +187,19 @@ def test_a_task_shows_itself_in_a_few_lines():
     task = task_of(gpt(64, 64, 4))
     shown = Drawn(**{name: getattr(task, name) for name in type(task).__dataclass_fields__})
     assert "megatron" in repr(shown)
+
+
+@pytest.mark.parametrize("level", [2, 3])
+def test_an_optimizer_that_steps_in_parts_needs_temporaries_for_one(level):
+    """DeepSpeed steps on 1e9 parameters at a time under ZeRO-3, on all of its shard under ZeRO-2."""
+    task = task_of(gpt(64, 256, 4), "fsdp", chips=1, global_batch=1)
+    each, at_once = 1e6, 1000.0  # so large that the optimizer is the worst moment
+    memory_of = replace(
+        task.trainer.memory, optimizer_bytes=each, step_params=at_once, fragmentation=1.0
+    )
+    task = replace(task, trainer=replace(task.trainer, memory=memory_of))
+    priced = prices(task, single(sharding=level))
+    found = memory_of_stages(priced, stage_times(priced).blocks)
+    params = task.model.num_params
+    expected = each * (at_once if level == 3 else params)
+    assert found.parts[0, 0, TERMS.index("buffers")] == pytest.approx(expected)

@@ -87,6 +87,14 @@ def test_gradients_without_a_buffer_are_sharded_unless_micro_batches_accumulate(
     assert kept(cost(task, replace(twice, sharding=once.sharding * 0))) == 18
 
 
+def test_gradients_stay_whole_between_stages_under_torch():
+    """torch.distributed.pipelining reduces FSDP's gradients with the last micro-batch."""
+    task = simple("torchtitan", chips=16)
+    alone, staged = single(dp=8, sharding=ZERO_3), single(dp=8, pp=2, sharding=ZERO_3)
+    assert cost(task, alone).gradients[0, 0] == 4 / 8
+    assert cost(task, staged).gradients[0, 0] == 4
+
+
 def test_gradients_reduced_once_a_step_are_whole_until_then():
     """Alpa's ZeRO-2 plans: what the reduce-scatter frees was there when the backward pass ended."""
     task = simple("torchtitan")
