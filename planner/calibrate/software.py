@@ -141,8 +141,8 @@ def optimizer_of(run: Run, software: Software) -> OptimizerName:
     Source: Alpa's benchmark of GShard's models (benchmark_one_case_moe.py) trains with Adafactor; Megatron-Bridge's
     recipes of DeepSeek's models and their likes keep moments in bf16 (use_precision_aware_optimizer).
     """
-    stated = run.parallel.other("optimizer")
-    if stated in MOMENT_BYTES:
+    stated = next((name for name in MOMENT_BYTES if name == run.parallel.other("optimizer")), None)
+    if stated is not None:
         return stated
     if software.name.startswith("alpa") and run.model.type == "moe":
         return "adafactor"
