@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 Precision: TypeAlias = Literal["bf16", "fp16", "fp8", "fp4", "fp32"]
-OptimizerName: TypeAlias = Literal["adamw", "sgd", "adafactor", "lion", "adamw-8bit", "adamw-bf16"]
+OptimizerName: TypeAlias = Literal[
+    "adamw", "sgd", "adafactor", "lion", "muon", "adamw-8bit", "adamw-bf16"
+]
 
 PRECISIONS: tuple[Precision, ...] = ("bf16", "fp8", "fp16", "fp32")
 """What a plan may be asked for; measured runs also come in ``fp4``, which no trainer's file of ours can ask for."""
@@ -20,9 +22,10 @@ MOMENT_BYTES: dict[OptimizerName, float] = {
     "adamw-8bit": 2.0,
     "sgd": 4.0,
     "lion": 4.0,
+    "muon": 4.0,
     "adafactor": 0.0,
 }
-"""Bytes a parameter of optimizer moments: AdamW keeps two fp32 numbers, SGD with momentum and Lion one, Adafactor
+"""Bytes a parameter of optimizer moments: AdamW keeps two fp32 numbers, SGD with momentum, Lion and Muon one, Adafactor
 without momentum one a row and one a column of a matrix, which is next to nothing (arXiv 1804.04235)."""
 DEFAULT_BATCH_TOKENS = 4 * 2**20
 """Tokens in a global batch where the user names none."""

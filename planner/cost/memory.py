@@ -8,6 +8,7 @@ import numpy as np
 
 from planner.cost.activations import held_at_least, held_at_once
 from planner.cost.offload import IN_TRANSIT
+from planner.cost.optimizers import table_moments
 from planner.cost.prices import Prices, ends_of, leaving, outer_stages
 from planner.cost.states import WEIGHTS
 from planner.units import Array, Counts, IntArray
@@ -70,6 +71,16 @@ def _frozen(p: Prices, columns: Array, each: Array) -> Array:
     return sum(total, np.zeros(columns.shape[1:]))
 
 
+def of_tables(p: Prices, blocks: Counts) -> Array:
+    """Bytes by which optimizer states of embedding and head exceed those of other weights; ``(n, stages)``."""
+    more = table_moments(p.task)
+    if not more:
+        return np.zeros(blocks.shape[:2])
+    held = blocks[..., 0] * p.table.dense[p.key][:, None, 0]
+    held = held + blocks[..., -1] * p.table.dense[p.key][:, None, -1]
+    return np.asarray(more * p.states.optimizer[0][:, None] * held)
+
+
 def memory_parts(p: Prices, blocks: Counts, flying: Array) -> tuple[Array, ...]:
     """Memory of some stages of every candidate, by kind as in ``TERMS``, at the worst moment of a step.
 
@@ -110,7 +121,7 @@ def memory_parts(p: Prices, blocks: Counts, flying: Array) -> tuple[Array, ...]:
     return (
         states(p.states.weights) + copies + still,
         states(p.states.gradients),
-        states(p.states.optimizer),
+        states(p.states.optimizer) + of_tables(p, blocks),
         activations,
         working,
         logits,

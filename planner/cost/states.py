@@ -9,6 +9,7 @@ import numpy as np
 
 from planner.candidates import Candidates
 from planner.cost.collectives import collective
+from planner.cost.optimizers import orthogonal_seconds
 from planner.cost.setting import axis_strides
 from planner.graph.placement import AxisName, Kind
 from planner.hardware.mesh import members
@@ -120,7 +121,8 @@ def state_cost(task: Task, rows: Candidates, where: Mapping[AxisName, IntArray])
         once=once,
         each_forward=forward,
         each_backward=backward,
-        update=moved * stepped / (chip.memory_bandwidth * chip.memory_efficiency),
+        update=moved * stepped / (chip.memory_bandwidth * chip.memory_efficiency)
+        + orthogonal_seconds(task) * stepped,
         temporary=temporary_bytes(task) * stepped
         + np.where(waiting, kinds.gradients * (1.0 - 1.0 / ranks), 0.0),
         host=np.zeros_like(ranks),

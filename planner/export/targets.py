@@ -62,6 +62,10 @@ TARGETS: tuple[Target, ...] = (
 )
 
 
+UNKNOWN = ("adafactor", "lion", "muon")
+"""Optimizers for which no format has been compared with its trainer."""
+
+
 def target(name: str) -> Target:
     """The format of a name, in any case.
 
@@ -87,6 +91,8 @@ def export(plan: Plan, to: str) -> list[File]:
     """
     found = target(to)
     limits = Limits(found.release)
+    name = plan.recipe.optimizer
+    limits.refuse(name in UNKNOWN, f"the optimizer {name}", "shardwright plan … --optimizer adamw")
     limits.refuse(bool(plan.recipe.lora), f"LoRA {plan.recipe.lora}", "a recipe without lora")
     mixed = plan.degrees.recompute == "mixed" and not found.mixes
     limits.refuse(mixed, "layers that differ in what they recompute", pinned("recompute=full"))

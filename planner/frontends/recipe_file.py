@@ -63,9 +63,9 @@ class RecipeFile(Description):
     """Tokens in one sequence."""
     precision: Literal["bf16", "fp8", "fp16", "fp32"] | None = None
     """Of matrix products; fp8 keeps bf16 weights."""
-    optimizer: Literal["adamw", "sgd", "adafactor", "lion", "adamw-8bit", "adamw-bf16"] | None = (
-        None
-    )
+    optimizer: (
+        Literal["adamw", "sgd", "adafactor", "lion", "muon", "adamw-8bit", "adamw-bf16"] | None
+    ) = None
     """Decides the bytes of optimizer states."""
     fused_attention: bool | None = None
     """Attention as one fused kernel; true by default."""

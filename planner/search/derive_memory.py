@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from planner.cost.memory import TERMS
+from planner.cost.memory import TERMS, of_tables
 from planner.cost.prices import leaving
 from planner.plan.derivation import Derivation, Quantity, named
 from planner.search.breakdown import Breakdown, memory_terms
@@ -65,9 +65,19 @@ def _host(b: Breakdown) -> dict[str, Derivation]:
         "in_flight": _count(float(b.memory.in_flight[0, stage]), "micro-batches in flight"),
         "micro_batch": _bytes(float(leaving(p)[0] @ held), "activations that leave the chip"),
     }
+    formula = (
+        "parameters * bytes_each + expert_parameters * expert_bytes_each + in_flight * micro_batch"
+    )
+    frozen = sum(
+        float(p.states.frozen_host[kind, 0] * (table.frozen[kind, p.key[0]] @ held))
+        for kind in (0, 1)
+    )
+    if frozen:
+        formula += " + frozen"
+        inputs["frozen"] = _bytes(frozen, "weights that do not train, sharded")
     found = Derivation(
         meaning=f"Host memory for a chip of stage {stage}.",
-        formula="parameters * bytes_each + expert_parameters * expert_bytes_each + in_flight * micro_batch",
+        formula=formula,
         inputs=named(inputs),
         value=float(needed[stage]),
         unit="B",
@@ -93,8 +103,26 @@ def _states(b: Breakdown) -> dict[str, Derivation]:
             formula += " + expert_parameters * expert_bytes_each"
             inputs["expert_parameters"] = _count(expert, "of experts, split over ep and etp")
             inputs["expert_bytes_each"] = _bytes(float(each[1, 0]), SHARDED)
+        if kind == "optimizer" and (more := float(of_tables(p, held[None, None])[0, 0])):
+            formula += " + tables"
+            inputs["tables"] = _bytes(
+                more, "more for embedding and head, which have AdamW's moments"
+            )
+        if (
+            kind == "weights"
+            and (still := float(b.memory.parts[0, b.fullest, 0]) - _made(inputs)) > 1
+        ):
+            formula += " + frozen"
+            inputs["frozen"] = _bytes(still, "weights that do not train, as they are stored")
         found[kind] = _derivation(b, kind, meaning, formula, inputs)
     return found
+
+
+def _made(inputs: dict[str, Quantity]) -> float:
+    """Bytes of the weights that train."""
+    value = {name: quantity.value for name, quantity in inputs.items()}
+    experts = value.get("expert_parameters", 0.0) * value.get("expert_bytes_each", 0.0)
+    return value["parameters"] * value["bytes_each"] + experts
 
 
 def _moving(b: Breakdown) -> dict[str, Derivation]:

@@ -9,6 +9,7 @@ import pytest
 from planner.api import Question, plan, price
 from planner.candidates import single
 from planner.cost.memory import TERMS
+from planner.cost.optimizers import newton_flops
 from planner.cost.prices import prices
 from planner.cost.states import state_bytes
 from planner.cost.step import exact, memory_of_stages, stage_times
@@ -214,3 +215,55 @@ def test_what_a_recipe_says_of_adapters():
     assert Recipe(global_batch=1, seq=1, lora=Lora(bits=4)).frozen_bytes == pytest.approx(
         0.516, rel=1e-3
     )
+
+
+def test_muon_keeps_one_moment_for_matrices_and_two_for_tables():
+    """fp32 weights 4 and momentum 4; embedding and head keep AdamW's 8 (Moonlight, arXiv 2502.16982)."""
+    task = small()
+    muon = replace(task, recipe=replace(task.recipe, optimizer="muon"))
+    found = parts(muon, single(dp=8, sharding=1))
+    tables = sum(
+        b.elements(w.dims) for b in (task.model.embedding, task.model.head) for w in b.weights()
+    )
+    assert found["optimizer"] == pytest.approx((8 * task.model.num_params + 4 * tables) / 8)
+
+
+def test_muon_takes_five_iterations_of_three_products():
+    """Newton-Schulz on m × n: 4 m² n + 2 m³ FLOPs each, 30 m a parameter where m = n."""
+    attention = Attention(heads=8, kv_heads=8, head_dim=16)
+    square = model_of(attention, Mlp(width=128, gated=False), 128, hidden=128)
+    dense, expert = newton_flops(square)
+    rows = [w for w in square.blocks[0].weights() if len(w.dims) > 1]
+    wanted = sum(
+        5 * (4 * 128**2 * (n := square.blocks[0].elements(w.dims) / 128) + 2 * 128**3) * (n >= 128)
+        for w in rows
+    )
+    whole = sum(square.blocks[0].elements(w.dims) for w in square.blocks[0].weights())
+    assert dense == pytest.approx(wanted / whole)
+    assert expert == 0
+    task = small()
+    row = single(dp=8, sharding=1)
+    slow = replace(task, recipe=replace(task.recipe, optimizer="muon"))
+    passes = (4 + 2 * 8 + 2) / (2e12 * 0.8)
+    products = newton_flops(task.model)[0] / (1e15 * 0.7)
+    assert prices(slow, row).states.update[0, 0] == pytest.approx((passes + products) / 8)
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_numbers_of_a_plan_with_adapters_in_host_memory_can_be_asked_for(tmp_path, optimizer):
+    asked = Question(
+        model="llama-3-8b",
+        cluster="h100-sxm:8",
+        trainer="deepspeed",
+        global_batch=8,
+        seq_len=2048,
+        optimizer=optimizer,
+        recipe_file=recipe(tmp_path, "lora: {rank: 8, targets: [attention, mlp]}"),
+    )
+    for moved in ("none", "optimizer", "states"):
+        found = price(asked, {"zero": 3, "mbs": 1, "recompute": "full", "offload": moved})
+        assert ("host" in found.derivations) == (moved != "none")
+        for name, how in found.derivations.items():
+            given = {quantity.name: quantity.value for quantity in how.inputs}
+            value = eval(how.formula, {"max": max, "__builtins__": {}}, given)
+            assert value == pytest.approx(how.value, rel=1e-9, abs=1e-9), name
