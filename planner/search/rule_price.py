@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from planner.candidates import Candidates
+from planner.cost.orders import Schedule
 from planner.cost.prices import Prices
 from planner.plan.findings import RulePrice
 from planner.plan.removed import MEMORY
@@ -16,7 +17,7 @@ from planner.search.engine import Outcome, search
 from planner.search.pins import Pins
 from planner.search.space import Space, build_space
 from planner.trainers.trainer import Task
-from planner.units import BoolArray
+from planner.units import BoolArray, IntArray
 
 ENDLESS = 1e30
 """Bytes of a chip on which everything fits."""
@@ -90,9 +91,19 @@ def _price(
 
 
 def _is_a_step(task: Task, rows: Candidates) -> BoolArray:
-    """Layouts whose batch and expert mesh come out even, so that their step is the step that was asked for."""
+    """Layouts whose batch and expert mesh come out even and whose schedule exists: their step is what was asked for."""
     batch = task.recipe.global_batch
     micro = rows.num_micro_batches(batch)
     whole = micro * rows.dp * rows.micro_batch == batch
     meshes = rows.edp * rows.ep * rows.etp == rows.dp * rows.cp * rows.tp
-    return np.asarray(whole & (micro > 0) & meshes)
+    return np.asarray(whole & (micro > 0) & meshes & _has_order(rows, micro))
+
+
+def _has_order(rows: Candidates, micro: IntArray) -> BoolArray:
+    """Layouts whose schedule has an order for their chunks and micro-batches, as :mod:`planner.cost.orders` says."""
+    exists = np.zeros(len(rows), dtype=np.bool_)
+    for schedule in Schedule:
+        chunks = rows.vpp == 2 if schedule.folded else (rows.vpp == 1) | schedule.grouped
+        enough = micro >= 2 * rows.pp if schedule == Schedule.DUALPIPEV else micro > 0
+        exists |= (rows.schedule == schedule) & chunks & enough
+    return exists

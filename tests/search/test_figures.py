@@ -19,6 +19,7 @@ from planner.plan.figures import Figures, Landscape
 from planner.plan.removed import everything_removed
 from planner.planning import stated
 from planner.question import understand
+from planner.report.html.page import render_html
 from planner.search.breakdown import breakdown
 from planner.search.engine import search
 from planner.search.landscape import landscape
@@ -212,3 +213,20 @@ def test_rules_cost_what_a_search_without_them_finds() -> None:
     task = replace(known.task, memory_limit=1e18)
     outcome = search(task, known.pins, top=1)
     assert costs["memory"].best == pytest.approx(float(outcome.step[0]))
+
+
+def test_a_schedule_in_a_v_is_drawn_and_its_rules_are_priced() -> None:
+    """Without the rule that gives it two chunks there would be schedules that do not exist."""
+    question = Question(
+        model="llama-3-8b", cluster="h100-sxm:16", trainer="torchtitan", global_batch=64,
+        pins=("schedule=zbv", "pp=4"), figures=True,
+    )  # fmt: skip
+    answer = plan(question)
+    assert isinstance(answer, Plan)
+    assert answer.figures is not None
+    for row in answer.figures.timeline.rows:
+        assert set(row.kinds) <= set("FBIW")
+        assert row.kinds.count("I") == row.kinds.count("W") > 0
+        assert set(row.chunk) == {0, 1}
+    assert "virtual-schedule" in {cost.rule for cost in answer.figures.rules}
+    assert "backward, weights" in render_html(answer)
