@@ -161,8 +161,11 @@ def _model(arch: Architecture) -> Shown:
         "num_active_params": round(model.num_active_params),
         "num_mtp_params": model.num_mtp_params,
         "num_layers": model.num_layers,
+        "operators": {name: list(dims) for name, dims in model.operator_dims().items()},
     }
-    return Shown(dump_model(arch), data)
+    lines = [f"#   {name}  ({', '.join(dims)})" for name, dims in model.operator_dims().items()]
+    told = "\n".join(["", "# operators and their dims, as --pin names them", *lines, ""])
+    return Shown(dump_model(arch) + told, data)
 
 
 def _chip(chip: Chip) -> Shown:

@@ -81,3 +81,13 @@ class Model:
             count = len(list(group))
             yield self.blocks[index], first, count
             first += count
+
+    def operator_dims(self) -> dict[str, tuple[DimName, ...]]:
+        """Dims of every operator, by the name that means it in all layers: ``layers.*.mlp.up``, ``head.project``."""
+        found: dict[str, tuple[DimName, ...]] = {}
+        kinds = {block.name for block in self.blocks}
+        for block in self.all_blocks():
+            place = "layers.*" if block.name in kinds else block.name
+            for op in block.operators:
+                found.setdefault(f"{place}.{op.name}", op.dims)
+        return found

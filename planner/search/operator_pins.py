@@ -146,27 +146,15 @@ def _matching(model: Model, layers: _Layers, pattern: str) -> dict[tuple[str, st
     }
 
 
-def operator_names(model: Model) -> list[str]:
-    """Every operator as a pin names it, layers folded."""
-    kinds = {block.name for block in model.blocks}
-    return list(
-        dict.fromkeys(
-            f"{'layers.*' if block.name in kinds else block.name}.{op.name}"
-            for block in model.all_blocks()
-            for op in block.operators
-        )
-    )
-
-
 def _no_operator(text: str, name: str, model: Model) -> PlannerError:
     match = _LAYERS.match(name)
     plain = f"layers.*.{match[2]}" if match else name
-    names = operator_names(model)
+    names = list(model.operator_dims())
     close = nearest(plain, names if match else [*names, *(n.split(".", 2)[-1] for n in names)])
     return PlannerError.of(
         "N01",
         f"pin '{text}': {model.name} has no operator {name}.",
-        f"Nearest: {listed(close)}. All: --detail ops",
+        f"Nearest: {listed(close)}. All: shardwright show {model.name}",
     )
 
 

@@ -14,6 +14,7 @@ from planner.errors import PlannerError
 from planner.frontends.cluster_file import read_cluster
 from planner.frontends.model_file import read_model
 from planner.graph.blocks import build_model
+from planner.known import show
 from planner.planning import plan, price
 from planner.question import Question, understand
 from planner.search import role_choices
@@ -173,6 +174,16 @@ def test_what_cannot_be_is_refused_with_what_can(pin):
     assert pin in fault.what
     assert what in fault.what
     assert fix in " ".join(fault.fix)
+
+
+def test_names_are_those_that_a_model_is_shown_with():
+    text = show("deepseek-v3").as_text()
+    assert "#   layers.*.moe.up  (experts, capacity, embed, gates, expert_ffn)" in text
+    model = understand(question("deepseek-v3", trainer="megatron")).task.model
+    for name, dims in model.operator_dims().items():
+        assert f"#   {name}  ({', '.join(dims)})" in text
+        (pin,) = parse_pins([f"{name}.{dims[0]}=1"], get_trainer("megatron"), model).operators
+        assert {op for _, op in pin.wanted} == {name.split(".", 2 if "layers" in name else 1)[-1]}
 
 
 def test_other_trainers_are_named_where_one_cannot():
