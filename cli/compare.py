@@ -98,6 +98,9 @@ def compare(
             done=progress.count,
         )
     _show(found, form, screen)
+    if found.left_out:
+        screen.note(f"Stopped. {found.left_out:,} rows were not looked at.")
+        return exits.STOPPED
     return exits.NO_PLAN if found.fastest is None else exits.ANSWER
 
 

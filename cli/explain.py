@@ -31,7 +31,7 @@ Measured = Annotated[
     typer.Option(
         "--measured",
         metavar="FILE",
-        help="A measured run, as `evaluate` reads it, to stand beside.",
+        help="A measured run, as `evaluate` reads it, or a profiler's trace .json[.gz], to stand beside.",
     ),
 ]
 
@@ -64,7 +64,7 @@ def explain(
     width = min(screen.width, o.WIDEST)
     page = _page(answer, why, width, depth)
     if run is not None and isinstance(why, Node):
-        page += render_measured(answer, run.step, run.memory)
+        page += render_measured(answer, run.step, run.memory, run.parts)
     screen.show(page)
     return exits.ANSWER
 

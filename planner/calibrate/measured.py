@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from planner.calibrate.profiler import is_trace, read_trace
 from planner.calibrate.readings import memory_gib, step_seconds
 from planner.calibrate.runs import read_runs
 from planner.errors import PlannerError
@@ -15,28 +17,31 @@ from planner.units import GIB
 class MeasuredRun:
     """What was measured of a run."""
 
-    name: str
     step: float | None
     """Seconds."""
-    memory: float | None
+    memory: float | None = None
     """Bytes on the fullest chip."""
+    parts: Mapping[str, float] = field(default_factory=dict)
+    """Seconds of a step, as :func:`planner.plan.tree.by_activity` divides it; empty where nobody looked."""
 
 
 def measured_run(path: Path) -> MeasuredRun:
-    """The one run of a file in the row format of ``evaluate``.
+    """The run of a file: one row in the format of ``evaluate``, or a profiler's trace of one rank.
 
     Raises:
-        PlannerError: the file cannot be read (F01), a line is no run, or there is not exactly one (F02).
+        PlannerError: the file cannot be read (F01), is neither, or does not hold exactly one run (F02).
     """
+    if is_trace(path):
+        parts = read_trace(path)
+        return MeasuredRun(step=parts["step"], parts=parts)
     runs = read_runs(path)
     if len(runs) != 1:
         raise PlannerError.of(
-            "F02", f"{path} holds {len(runs)} runs; one run stands beside a plan.",
+            "F02",
+            f"{path} holds {len(runs)} runs; one run stands beside a plan.",
             f"Many runs: shardwright evaluate {path}",
-        )  # fmt: skip
+        )
     memory, _ = memory_gib(runs[0])
     return MeasuredRun(
-        name=runs[0].id,
-        step=step_seconds(runs[0])[0],
-        memory=None if memory is None else memory * GIB,
+        step=step_seconds(runs[0])[0], memory=None if memory is None else memory * GIB
     )

@@ -97,6 +97,8 @@ class Comparison(Part):
     cheapest: int | None
     """The one with the cheapest token; None where no price is known."""
     crossovers: tuple[Crossover, ...]
+    left_out: int = 0
+    """Rows that were asked for and not looked at, since the user stopped."""
 
 
 class Target(Part):

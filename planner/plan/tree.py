@@ -55,6 +55,24 @@ def as_data(node: Node) -> dict[str, object]:
     }
 
 
+SENT = tuple(f"step.{part}" for part in ("tp", "cp", "ep", "weights", "gradients", "sends"))
+WAITED = ("step.bubble", "step.jitter")
+
+
+def by_activity(plan: Plan) -> dict[str, float]:
+    """The step as a profiler sees a rank: ``compute``, ``exposed`` and ``hidden`` sends, ``idle``; seconds."""
+    sent = [term for term in plan.time if term.name in SENT]
+    exposed = sum(term.value for term in sent)
+    idle = sum(term.value for term in plan.time if term.name in WAITED)
+    return {
+        "step": plan.step,
+        "compute": plan.step - exposed - idle,
+        "exposed": exposed,
+        "hidden": sum(term.hidden for term in sent),
+        "idle": idle,
+    }
+
+
 def busiest_stage(plan: Plan) -> Stage:
     """The stage that works longest for one micro-batch; the first of equals."""
     return max(plan.stages, key=lambda stage: stage.forward + stage.backward)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from planner.plan.schema import OperatorPlan, Plan, Stage
-from planner.plan.tree import Node, alike, operator_compute, plan_tree
+from planner.plan.tree import Node, alike, by_activity, operator_compute, plan_tree
 from planner.report.numbers import percent, seconds_parts
 from planner.report.pins import pinned
 from planner.report.tables import BLANK, INDENT, Column, Line, flow, labelled, styled, table
@@ -68,22 +68,48 @@ def render_tree(
     return [*lines, *([BLANK, *others] if others else []), *([BLANK, *pins] if pins else [])]
 
 
-def render_measured(plan: Plan, step: float | None, memory: float | None) -> list[Line]:
-    """A measured run beside the prediction: step in seconds, memory in bytes; None where it was not measured."""
-    rows = [
+ACTIVITIES = {
+    "compute": "computing",
+    "exposed": "sending, nothing else",
+    "idle": "waiting",
+    "hidden": "sending while computing",
+}
+
+
+def render_measured(
+    plan: Plan, step: float | None, memory: float | None, parts: Mapping[str, float] | None = None
+) -> list[Line]:
+    """A measured run beside the prediction.
+
+    Args:
+        plan: the prediction.
+        step: seconds; None where it was not measured.
+        memory: bytes on the fullest chip.
+        parts: seconds by activity, where a profiler looked.
+    """
+    ours = by_activity(plan)
+    rows: list[tuple[str, Callable[[float], str], float, float | None]] = [
         ("step", show_seconds, plan.step, step),
+        *(
+            (f"  {words}", show_seconds, ours[name], parts[name])
+            for name, words in ACTIVITIES.items()
+            if parts
+        ),
         ("fullest chip", show_bytes, plan.memory, memory),
     ]
-    found = [(name, show, ours, theirs) for name, show, ours, theirs in rows if theirs is not None]
+    found = [(name, show, mine, theirs) for name, show, mine, theirs in rows if theirs is not None]
     if not found:
         return [BLANK, *styled(["  The run measured neither its step nor its memory."], "caution")]
     columns = [
         Column(heading="", cells=[name for name, *_ in found], left=True),
-        Column(heading="predicted", cells=[show(ours) for _, show, ours, _ in found]),
+        Column(heading="predicted", cells=[show(mine) for _, show, mine, _ in found]),
         Column(heading="measured", cells=[show(theirs) for _, show, _, theirs in found]),
         Column(
             heading="error",
-            cells=[f"{100 * (ours / theirs - 1):+.1f} %" for _, _, ours, theirs in found],
+            cells=[
+                f"{100 * (mine / theirs - 1):+.1f} %" if theirs else ""
+                for _, _, mine, theirs in found
+            ],
         ),
     ]
     return [BLANK, *table(columns, WIDE)]

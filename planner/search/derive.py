@@ -213,13 +213,13 @@ def _whole(b: Breakdown) -> Derivations:
         ),
     }
     limit = _quantity(peak, "FLOP/s", f"of one {chip.name} in {recipe.precision}")
-    taken = {
-        "forward": _quantity(flops, "FLOP", "one sequence forwards"),
-        "frozen": _quantity(unmade, "FLOP", "gradients of weights that do not train"),
-    }
+    work, taken = "3 * forward", {"forward": _quantity(flops, "FLOP", "one sequence forwards")}
+    if unmade:
+        work = "(3 * forward - frozen)"
+        taken["frozen"] = _quantity(unmade, "FLOP", "gradients of weights that do not train")
     found["mfu"] = Derivation(
         meaning=utilised,
-        formula="(3 * forward - frozen) * global_batch / (step * chips * peak)",
+        formula=f"{work} * global_batch / (step * chips * peak)",
         inputs=named(taken | {"global_batch": batch, "step": step, "chips": used, "peak": limit}),
         value=(3.0 * flops - unmade) * recipe.global_batch / (b.step * chips * peak),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -77,6 +78,7 @@ def compare(
 
     Raises:
         PlannerError: wrong input; for one row of several it stands in the row.
+        KeyboardInterrupt: Ctrl-C before the first row; after it the rows that there are make the answer.
     """
     what_ifs = [expanded(text) for text in what_if]
     clusters = clusters or (question.cluster,)
@@ -89,6 +91,9 @@ def compare(
         for p in points
     ]
     rows = answers(compared, points, jobs=jobs, backend=backend, done=done)
+    if not rows:
+        raise KeyboardInterrupt
+    turns = crossovers(points, rows, what_ifs, _asked) if len(rows) == len(points) else ()
     fit = [index for index, row in enumerate(rows) if row.fits]
     priced = [index for index in fit if rows[index].price_per_million_tokens is not None]
     return Comparison(
@@ -97,7 +102,8 @@ def compare(
         rows=tuple(rows),
         fastest=max(fit, key=lambda i: rows[i].tokens_per_second or 0.0, default=None),
         cheapest=min(priced, key=lambda i: rows[i].price_per_million_tokens or 0.0, default=None),
-        crossovers=tuple(crossovers(points, rows, what_ifs, _asked)),
+        crossovers=tuple(turns),
+        left_out=len(points) - len(rows),
     )
 
 
@@ -195,10 +201,14 @@ def compared(point: Point) -> Compared:
         "what_if": point.label,
         "fits": False,
     }
+    started = time.monotonic()
     try:
         answer = plan(question, remedies=False)
     except PlannerError as error:
         return Compared.model_validate(row | {"note": _brief(error.faults[0].what)})
+    stopped = answer.proof.stopped if isinstance(answer, Plan) else answer.stopped
+    if stopped and time.monotonic() - started < question.time_limit:
+        raise KeyboardInterrupt  # which the search turned into its best so far
     row |= {"chips": answer.cluster.num_chips, "memory_limit": answer.memory_limit}
     if isinstance(answer, NoPlan):
         return Compared.model_validate(

@@ -23,7 +23,7 @@ def answers(
     backend: str = "local",
     done: Callable[[int, int], None] | None = None,
 ) -> list[Answer]:
-    """The answers to many questions, in their order.
+    """The answers to many questions, in their order; after Ctrl-C those that there are.
 
     Args:
         ask: a function of a module, so that other processes find it.
@@ -47,7 +47,10 @@ def answers(
         jobs == 1 or (jobs is None and (len(questions) <= FEW or not _has_joblib()))
     )
     found: list[Answer] = []
-    with _workers(name, address) if not alone else contextlib.nullcontext():
+    with (
+        _workers(name, address) if not alone else contextlib.nullcontext(),
+        contextlib.suppress(KeyboardInterrupt),
+    ):
         results = map(ask, questions) if alone else _spread(ask, questions, jobs, name)
         for result in results:
             found.append(result)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,18 @@ def test_forms_of_a_comparison(form: str, planner: Any, capsys: pytest.CaptureFi
         assert len(list(csv.DictReader(out.splitlines()))) == 10
     else:
         assert out == (GOLDEN / "comparison.markdown").read_text()
+
+
+def test_a_comparison_that_was_stopped(
+    planner: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = planner.compare(None)
+    part = whole.model_copy(update={"left_out": 3})
+    monkeypatch.setattr(sys.modules["planner.api"], "compare", lambda *_, **__: part)
+    assert main(["compare", "m", "-c", "c"]) == 4
+    out, err = capsys.readouterr()
+    assert out == (GOLDEN / "comparison-100.txt").read_text()
+    assert err == "Stopped. 3 rows were not looked at.\n"
 
 
 def test_size_shows_the_page(planner: Any, capsys: pytest.CaptureFixture[str]) -> None:

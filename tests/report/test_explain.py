@@ -12,7 +12,7 @@ from planner.plan.findings import RulePrice
 from planner.plan.items import Number, find_item, items
 from planner.plan.read import read_plan
 from planner.plan.schema import Plan
-from planner.plan.tree import Node, numbers, plan_tree
+from planner.plan.tree import Node, by_activity, numbers, plan_tree
 from planner.report.diff import render_diff
 from planner.report.explain import render_item, render_rule, shown
 from planner.report.tables import plain
@@ -163,6 +163,16 @@ def test_a_measured_run_stands_beside() -> None:
     assert "-20.0 %" in page
     assert "fullest" not in page
     assert "neither" in plain(render_measured(PLAN, None, None))
+
+
+def test_a_profile_stands_beside_by_activity() -> None:
+    ours = by_activity(PLAN)
+    assert ours["compute"] + ours["exposed"] + ours["idle"] == pytest.approx(PLAN.step)
+    assert ours["hidden"] > 0
+    theirs = {name: 1.25 * seconds for name, seconds in ours.items()}
+    page = plain(render_measured(PLAN, theirs["step"], None, theirs))
+    assert page.count("-20.0 %") >= 4
+    assert "sending while computing" in page
 
 
 def test_layers_as_numbers() -> None:

@@ -136,6 +136,23 @@ def test_processes_change_nothing() -> None:
     assert seen == [(1, 2), (2, 2)]
 
 
+def test_ctrl_c_keeps_the_rows_that_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The search turns Ctrl-C into its best so far; the comparison ends there, the row before it stays."""
+    from planner.studies import compare as module
+
+    first = plan(QUESTION)
+    assert isinstance(first, Plan)
+    halted = first.model_copy(update={"proof": first.proof.model_copy(update={"stopped": True})})
+    told = iter([first, halted])
+    monkeypatch.setattr(module, "plan", lambda *_, **__: next(told))
+    found = compare(QUESTION, chips=[8, 16, 32])
+    assert [row.step for row in found.rows] == [first.step]
+    assert found.left_out == 2
+    monkeypatch.setattr(module, "plan", lambda *_, **__: halted)
+    with pytest.raises(KeyboardInterrupt):
+        compare(QUESTION, chips=[8, 16])
+
+
 def square(number: int) -> int:
     return number * number
 
