@@ -8,7 +8,7 @@ from pathlib import Path
 
 from cli import exits
 from cli.console import Screen
-from cli.files import check_outputs, write_output
+from cli.files import check_outputs, is_trace, write_output
 from cli.options import FORMATS, chosen, details
 from planner.plan.schema import NoPlan, Plan
 from planner.plan.write import write_plan
@@ -28,8 +28,8 @@ class Output:
 
     @property
     def figures(self) -> bool:
-        """Whether a report is among the files, which draws more than the answer."""
-        return any(path.suffix == ".html" for path in self.paths)
+        """Whether a report or a timeline is among the files, which draw more than the answer."""
+        return any(path.suffix == ".html" or is_trace(path) for path in self.paths)
 
     @classmethod
     def asked(cls, form: str, detail: str | None, paths: Sequence[Path] | None) -> Output:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
 import json
 import os
 import tempfile
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -24,6 +26,8 @@ ENDINGS = {
     ".md": "the page as Markdown",
     ".csv": "the alternatives",
 }
+TRACES = {".trace.json": "a timeline", ".trace.json.gz": "the same, compressed"}
+"""Endings of two parts or more."""
 
 
 def check_outputs(paths: Sequence[Path]) -> None:
@@ -118,7 +122,12 @@ def _export_fault(path: Path, anything: bool) -> Fault | None:
     return _place_fault(path)
 
 
-def _text(path: Path, plan: Plan) -> str:
+def _text(path: Path, plan: Plan) -> str | bytes:
+    if is_trace(path):
+        from planner.report.trace import render_trace
+
+        text = render_trace(plan)
+        return gzip.compress(text.encode(), mtime=0) if path.suffix == ".gz" else text
     if path.suffix == ".html":
         from cli.tabs import tabs
         from planner.report.html.page import render_html
@@ -128,15 +137,15 @@ def _text(path: Path, plan: Plan) -> str:
     return renderers[path.suffix](plan)
 
 
-def write_whole(path: Path, text: str) -> None:
+def write_whole(path: Path, text: str | bytes) -> None:
     """Writes a file so that there is never half of it: a temporary file beside it takes its name."""
     target = path.resolve()
     target.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".tmp")
     temporary = Path(name)
     try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as stream:
-            stream.write(text)
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(text.encode() if isinstance(text, str) else text)
             stream.flush()
             os.fsync(stream.fileno())
         temporary.chmod(_mode(target))
@@ -157,8 +166,8 @@ def _mode(target: Path) -> int:
 
 
 def _fault(path: Path) -> Fault | None:
-    possible = listed([f"{ending} ({what})" for ending, what in ENDINGS.items()])
-    if path.suffix not in ENDINGS or path.name.endswith(".trace.json"):
+    possible = listed([f"{ending} ({what})" for ending, what in (ENDINGS | TRACES).items()])
+    if path.suffix not in ENDINGS and not is_trace(path):
         return Fault(
             "O01",
             f"cannot write {path}: nothing is written with this ending.",
@@ -166,11 +175,22 @@ def _fault(path: Path) -> Fault | None:
         )
     try:
         if path.is_file() and not _same_kind(path):
-            what = f"{path} is there and is not {ENDINGS[path.suffix]}; it is not overwritten."
+            kind = "a timeline" if is_trace(path) else ENDINGS[path.suffix]
+            what = f"{path} is there and is not {kind}; it is not overwritten."
             return Fault("O02", what, ("Choose another name, or remove it.",))
     except (OSError, ValueError):
         pass
     return _place_fault(path)
+
+
+def _is_timeline(path: Path) -> bool:
+    """Whether a file holds a timeline, or nothing."""
+    try:
+        data = path.read_bytes()
+        text = gzip.decompress(data) if data and path.suffix == ".gz" else data
+    except (OSError, EOFError, zlib.error):
+        return False
+    return not text.strip() or text.startswith(b'{"traceEvents":')
 
 
 def _place_fault(path: Path) -> Fault | None:
@@ -190,10 +210,17 @@ def _place_fault(path: Path) -> Fault | None:
     return None
 
 
+def is_trace(path: Path) -> bool:
+    """Whether a name is that of a timeline."""
+    return path.name.endswith(tuple(TRACES))
+
+
 def _same_kind(path: Path) -> bool:
     """Whether a file is of the kind that its ending promises; an empty one is of every kind."""
     if not path.is_file():
         return False
+    if is_trace(path):
+        return _is_timeline(path)
     try:
         text = path.read_text(encoding="utf-8")
         if not text.strip():

@@ -196,7 +196,7 @@ Out: TypeAlias = Annotated[
     list[Path] | None,
     typer.Option(
         "--out", "-o", metavar="PATH",
-        help="Also write a file: .json (the plan), .html (a report), .md or .csv. Repeatable.",
+        help="Also write a file: .json (the plan), .html (a report), .md, .csv, .trace.json (a timeline). Repeatable.",
     ),
 ]  # fmt: skip
 PlanFile: TypeAlias = Annotated[

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+from pydantic import Field
+
 from planner.plan.part import Part
 
 
@@ -24,6 +26,16 @@ class TimelineRow(Part):
     """Seconds from the start of the step, those left out not counted; to a millionth of the picture."""
     seconds: dict[str, tuple[float, ...]]
     """How long an operation takes, by its letter, for each chunk."""
+    held: dict[str, tuple[float, ...]] = Field(default_factory=dict)
+    """Bytes by which activations grow with an operation, by its letter, for each chunk; less than 0 where it ends."""
+    always: float = 0.0
+    """Bytes that are there all the time."""
+    hidden: float = 0.0
+    """Seconds of reducing gradients behind the last backward pass."""
+    exposed: float = 0.0
+    """Seconds of reducing gradients, and gathering weights, after it."""
+    update: float = 0.0
+    """Seconds of the optimizer."""
 
 
 class Timeline(Part):
@@ -37,6 +49,10 @@ class Timeline(Part):
     """All stages, or the first, the last, and some between where they are many."""
     num_stages: int
     num_micro_batches: int
+    sends: tuple[float, ...] = ()
+    """Seconds of a send over the boundary behind every stage, hidden ones included; the last leads to the first."""
+    folded: bool = False
+    """The two chunks of every stage stand in a V."""
     left_out: int = 0
     """Micro-batches in the part that is not drawn."""
     left_out_at: float = 0.0

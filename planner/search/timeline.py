@@ -11,7 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from planner.cost.makespan import makespan, timed_program
+from planner.cost.memory import TERMS
 from planner.cost.orders import FORWARD, NOTHING, Schedule, group_size
+from planner.cost.prices import ends_of
 from planner.cost.program import Program, start_times
 from planner.plan.figures import Timeline, TimelineRow
 from planner.search.breakdown import Breakdown
@@ -19,6 +21,8 @@ from planner.units import Array
 
 LEGIBLE, MOST = 800, 6000
 """Operations that can be told apart in one picture, and the most that are drawn; stages beyond that are left out."""
+ALWAYS = ("weights", "gradients", "optimizer", "runtime")
+"""Kinds of memory that are there all the time."""
 FEWEST = 5
 """Micro-batches that are drawn at least."""
 
@@ -60,13 +64,24 @@ def timeline(b: Breakdown) -> Timeline:
     return Timeline(
         makespan=whole,
         drawn=drawn,
-        rows=_rows(program, starts, seconds, drawn, cut),
+        rows=_rows(b, program, starts, seconds, drawn, cut),
         num_stages=stages,
         num_micro_batches=m,
+        sends=tuple((send + p.sends.hidden_boundaries(stages))[0].tolist()),
+        folded=bool(p.rows.folded[0]),
         left_out=cut.micro_batches,
         left_out_at=cut.at,
         left_out_seconds=cut.seconds,
     )
+
+
+def _held(b: Breakdown) -> dict[str, Array]:
+    """Bytes by which activations of layers grow with each kind of operation; ``(stages, chunks)`` each."""
+    p, blocks = b.prices, b.times.blocks
+    ends = ends_of(p.task)
+    saved = blocks[..., :-ends] @ p.table.saved[p.rows.recompute[0], p.key[0], :-ends]
+    kept = blocks @ p.table.kept[p.key[0]]
+    return {"F": saved, "B": -saved, "I": kept - saved, "W": -kept}
 
 
 def _durations(program: Program, seconds: dict[str, Array]) -> Array:
@@ -87,7 +102,12 @@ def _steady(program: Program, starts: Array, ends: Array) -> tuple[float, float]
 
 
 def _rows(
-    program: Program, starts: Array, seconds: dict[str, Array], drawn: float, cut: _Cut
+    b: Breakdown,
+    program: Program,
+    starts: Array,
+    seconds: dict[str, Array],
+    drawn: float,
+    cut: _Cut,
 ) -> tuple[TimelineRow, ...]:
     """The stages that are drawn; micro-batches behind the cut bear the numbers that they have in the whole schedule."""
     orders = program.orders
@@ -98,6 +118,11 @@ def _rows(
     letters = list(seconds)
     shown_kinds = [letter for kind, letter in enumerate(letters) if (orders.kind == kind).any()]
     counts = (orders.kind != NOTHING).sum(axis=1)
+    held = _held(b)
+    parts = b.memory.parts[0]
+    always = [
+        float(parts[stage, [TERMS.index(k) for k in ALWAYS]].sum()) for stage in range(stages)
+    ]
     digits = 6 - int(np.floor(np.log10(drawn)))
     return tuple(
         TimelineRow(
@@ -110,6 +135,15 @@ def _rows(
                 letter: tuple(np.round(seconds[letter][0, stage], digits).tolist())
                 for letter in shown_kinds
             },
+            held={
+                letter: tuple(bytes_of[stage].tolist())
+                for letter, bytes_of in held.items()
+                if letter in shown_kinds
+            },
+            always=always[stage],
+            hidden=float(b.times.hidden_states[0, stage]),
+            exposed=float(b.times.exposed_states[0, stage]),
+            update=float(b.times.update[0, stage]),
         )
         for stage in shown
     )
