@@ -6,6 +6,9 @@ memory along what their results have. Nodes of the problem are operators; a tens
 tensor with more readers a node of its own with a state for every combination of theirs, so that what readers share is
 converted once, however many they are. Costs come from the functions that price the plan, what the trainer hides left
 out; tables have the meshes as leading dimension.
+
+What is compared is one micro-batch, forwards and backwards. What recompute repeats and what a step does once for all
+micro-batches is priced with the plan, not in this choice; tensor axes always cut matrices, so that it hardly differs.
 """
 
 from __future__ import annotations
