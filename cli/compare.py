@@ -37,8 +37,8 @@ Form = Annotated[str, typer.Option("--format", "-f", metavar="NAME", help=f"{', 
 
 
 def compare(
-    model: o.Model,
-    cluster: o.Clusters,
+    model: o.MaybeModel = None,
+    cluster: o.Clusters = None,
     chips: Chips = None,
     trainer: o.Trainers = None,
     what_if: o.WhatIfs = None,
@@ -53,6 +53,7 @@ def compare(
     pin: o.Pins = None,
     time_limit: o.TimeLimit = "60s",
     set_: o.ModelSettings = None,
+    like: o.Like = None,
     jobs: o.Jobs = None,
     backend: o.Backend = "local",
     form: Form = "table",
@@ -61,18 +62,21 @@ def compare(
     no_color: o.NoColor = False,
 ) -> int:
     """Find the best plan on each of several clusters, chip counts, trainers and what-ifs."""
+    from cli import asking
     from cli.console import ProgressLine, Screen
     from cli.layout import model_only
-    from planner.api import Question
     from planner.api import compare as compared
     from planner.studies.ranges import counts
 
     screen = Screen(quiet=quiet, verbose=verbose, no_color=no_color)
     o.chosen(form, FORMATS, "--format")
-    question = Question(
-        model=model,
-        cluster=cluster[0],
-        trainer=(trainer or ["megatron"])[0],
+    earlier = asking.earlier_plan(like)
+    clusters = cluster or ([earlier.asked.cluster] if earlier else [])
+    question = asking.asked(
+        model,
+        clusters[0] if clusters else None,
+        earlier,
+        trainer=trainer[0] if trainer else None,
         global_batch=o.batch(global_batch),
         seq_len=o.tokens(seq_len),
         precision=precision,
@@ -87,7 +91,7 @@ def compare(
     with ProgressLine(screen) as progress:
         found = compared(
             question,
-            clusters=cluster,
+            clusters=clusters,
             chips=counts(chips) if chips else (),
             trainers=trainer or (),
             what_if=what_if or (),

@@ -17,22 +17,27 @@ def diff(
     before: Before,
     after: After,
     form: o.ShortFormat = "table",
+    quiet: o.Quiet = False,
     no_color: o.NoColor = False,
 ) -> int:
     """Show what differs between two plans, and what it costs."""
     from cli import exits
     from cli.console import Screen
     from planner.api import diff as found
-    from planner.api import read_plan
+    from planner.api import read_plan, staleness
     from planner.plan.write import write_json
     from planner.report.diff import render_diff
 
-    screen = Screen(no_color=no_color)
+    screen = Screen(quiet=quiet, no_color=no_color)
     o.chosen(form, o.SHORT_FORMATS, "--format")
     names = (before.stem, after.stem) if before.stem != after.stem else (str(before), str(after))
-    difference = found(read_plan(before), read_plan(after), names)
+    plans = read_plan(before), read_plan(after)
+    difference = found(*plans, names)
     if form == "json":
         screen.write(write_json(difference.model_dump(mode="json")))
     else:
         screen.show(render_diff(difference, min(screen.width, o.WIDEST)))
+    for plan, name in zip(plans, names, strict=True):
+        if old := staleness(plan, name):
+            screen.note(f"Warning: {old}")
     return exits.ANSWER

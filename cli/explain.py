@@ -42,18 +42,19 @@ def explain(
     depth: Depth = 2,
     measured: Measured = None,
     form: o.ShortFormat = "table",
+    quiet: o.Quiet = False,
     no_color: o.NoColor = False,
 ) -> int:
     """Show a plan as a tree with costs; or why a row lost, what a rule costs, how a number comes about."""
     from cli.console import Screen
     from planner.api import explain as found
-    from planner.api import read_plan
+    from planner.api import read_plan, staleness
     from planner.calibrate.measured import measured_run
     from planner.plan.tree import Node
     from planner.plan.write import write_json
     from planner.report.tree import render_measured
 
-    screen = Screen(no_color=no_color)
+    screen = Screen(quiet=quiet, no_color=no_color)
     o.chosen(form, o.SHORT_FORMATS, "--format")
     run = None if measured is None else measured_run(measured)
     answer = read_plan(plan)
@@ -66,6 +67,8 @@ def explain(
     if run is not None and isinstance(why, Node):
         page += render_measured(answer, run.step, run.memory, run.parts)
     screen.show(page)
+    if old := staleness(answer, str(plan)):
+        screen.note(f"Warning: {old}")
     return exits.ANSWER
 
 

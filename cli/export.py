@@ -43,6 +43,7 @@ def export(
     """Write a plan as the files of the trainer that runs it."""
     from cli.console import Screen
     from cli.files import write_files
+    from planner.api import staleness
     from planner.export.targets import export as written
     from planner.plan.read import read_plan
 
@@ -51,6 +52,8 @@ def export(
     files = written(found, to) if like is None else [_edited(found, to, like)]
     for path in write_files(out, files, anything=like is not None):
         screen.note(f"Wrote {path}.")
+    if not quiet and (old := staleness(found, str(plan))):
+        screen.note(f"Warning: {old}")
     if not found.fits:
         screen.note(
             "Warning: this plan is predicted not to fit; it is written all the same, to be measured."

@@ -76,7 +76,7 @@ MaybeLayoutSettings: TypeAlias = Annotated[
     ),
 ]  # fmt: skip
 Clusters: TypeAlias = Annotated[
-    list[str],
+    list[str] | None,
     typer.Option("--cluster", "-c", metavar="SPEC", help="As for `plan`. Repeatable."),
 ]
 Trainers: TypeAlias = Annotated[

@@ -39,14 +39,14 @@ Form = Annotated[str, typer.Option("--format", "-f", metavar="NAME", help=f"{', 
 
 
 def size(
-    model: o.Model,
-    cluster: o.Cluster,
+    model: o.MaybeModel = None,
+    cluster: o.MaybeCluster = None,
     step_time: StepTime = None,
     tokens: Tokens = None,
     days: Days = None,
     dollars: Dollars = None,
     largest: LargestOf = None,
-    trainer: o.Trainer = "megatron",
+    trainer: o.MaybeTrainer = None,
     global_batch: o.GlobalBatch = None,
     seq_len: o.SeqLen = None,
     precision: o.Precision = None,
@@ -57,6 +57,7 @@ def size(
     pin: o.Pins = None,
     time_limit: o.TimeLimit = "60s",
     set_: o.ModelSettings = None,
+    like: o.Like = None,
     jobs: o.Jobs = None,
     backend: o.Backend = "local",
     form: Form = "table",
@@ -65,9 +66,10 @@ def size(
     no_color: o.NoColor = False,
 ) -> int:
     """Find the fewest chips that fit, or that meet a step time, a deadline or a price."""
+    from cli import asking
     from cli.console import ProgressLine, Screen
     from cli.layout import model_only
-    from planner.api import Question, Target
+    from planner.api import Target
     from planner.api import largest as find_largest
     from planner.api import size as find_size
 
@@ -77,9 +79,10 @@ def size(
     step = None if step_time is None else o.seconds(step_time, "--step-time")
     total, cost = o.amount(tokens, "--tokens"), o.amount(dollars, "--dollars")
     target = Target(step=step, tokens=total, days=days, dollars=cost)
-    question = Question(
-        model=model,
-        cluster=cluster,
+    question = asking.asked(
+        model,
+        cluster,
+        asking.earlier_plan(like),
         trainer=trainer,
         global_batch=o.batch(global_batch),
         seq_len=o.tokens(seq_len),

@@ -23,6 +23,7 @@ from planner.planning import plan as plan
 from planner.planning import price as price
 from planner.question import Question as Question
 from planner.search.engine import Progress as Progress
+from planner.studies.again import staleness as staleness
 from planner.studies.check import Checked as Checked
 from planner.studies.check import check as check
 from planner.studies.compare import compare as compare
@@ -51,5 +52,6 @@ __all__ = [
     "schema",
     "show",
     "size",
+    "staleness",
     "write_plan",
 ]

@@ -52,6 +52,16 @@ def reopen(plan: Plan, name: str = "The plan") -> Again:
     return Again(plan=plan, question=question, known=known)
 
 
+def staleness(plan: Plan, name: str = "The plan") -> str:
+    """What makes a plan stale, in a sentence; empty where nothing changed since it was made."""
+    try:
+        reopen(plan, name)
+    except PlannerError as error:
+        first = error.faults[0]
+        return first.what if first.code == "V01" else f"{name} cannot be checked: {first.what}"
+    return ""
+
+
 def stale(name: str, why: str) -> Fault:
     """What to say of a plan whose times do not hold any more."""
     return Fault(

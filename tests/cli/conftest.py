@@ -73,6 +73,7 @@ class Planner:
         self.question: Question | None = None
         self.layout: dict[str, int | str] | None = None
         self.asked: dict[str, Any] = {}
+        self.old = ""
         self.progress: list[Progress] = []
         self.Question, self.Progress = Question, Progress
 
@@ -143,6 +144,7 @@ def planner(monkeypatch: pytest.MonkeyPatch) -> Iterator[Planner]:
         setattr(module, name, getattr(fake, name))
     for real in (Target, diff, explain, read_plan):
         setattr(module, real.__name__, real)
+    module.staleness = lambda plan, name: fake.old  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "planner.api", module)
     for variable in ("NO_COLOR", "FORCE_COLOR", "COLUMNS"):
         monkeypatch.delenv(variable, raising=False)

@@ -219,7 +219,7 @@ def test_a_bug_is_reported_without_a_traceback(
         ),
         ("plan m -c c --warm-start gone.json", "F01", "gone.json"),
         ("plan --like gone.json", "F01", "gone.json"),
-        ("plan m -c c -o a.trace.json", "O01", "nothing is written with this ending"),
+        ("plan m -c c -o a.trace", "O01", "nothing is written with this ending"),
     ],
 )
 def test_mistakes(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,6 +21,16 @@ def test_explain_shows_the_tree(capsys: pytest.CaptureFixture[str]) -> None:
     assert err == ""
     assert main(["explain", PLAN, "--depth", "3"]) == 0
     assert capsys.readouterr().out == (REPORT / "golden" / "tree-3-100.txt").read_text()
+
+
+def test_a_stale_plan_is_said_to_be_one(planner: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    planner.old = "it is stale."
+    assert main(["explain", PLAN, "mfu"]) == 0
+    assert capsys.readouterr().err == "Warning: it is stale.\n"
+    assert main(["diff", PLAN, PLAN]) == 0
+    assert capsys.readouterr().err == "Warning: it is stale.\n" * 2
+    assert main(["explain", PLAN, "mfu", "--quiet"]) == 0
+    assert capsys.readouterr().err == ""
 
 
 def test_explain_one_item(capsys: pytest.CaptureFixture[str]) -> None:

@@ -60,3 +60,13 @@ def test_a_layout_that_a_person_has(planner: Any) -> None:
     assert main(["plan", "m", "-c", "c", "--warm-start", str(REAL)]) == 0
     assert planner.question.warm_start["pp"] == 2
     assert planner.question.warm_start["zero"] == "ZeRO-1"
+
+
+def test_studies_start_from_a_plan_too(planner: Any) -> None:
+    assert main(["compare", "--like", str(REAL), "--chips", "8,16"]) == 0
+    assert planner.asked["clusters"] == ["h100-sxm:32"]
+    assert planner.question.model == "llama-3-8b"
+    assert planner.question.pins == ("pp=2",)
+    assert main(["size", "--like", str(REAL), "-c", "a100-sxm-80gb"]) == 0
+    assert planner.question.cluster == "a100-sxm-80gb"
+    assert planner.question.seq_len == 4096

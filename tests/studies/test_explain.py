@@ -6,7 +6,7 @@ from dataclasses import fields, replace
 
 import pytest
 
-from planner.api import Plan, PlannerError, Question, explain, plan
+from planner.api import Plan, PlannerError, Question, explain, plan, staleness
 from planner.candidates import Candidates
 from planner.plan.diff import Difference
 from planner.plan.findings import RulePrice
@@ -91,6 +91,8 @@ def test_a_stale_plan_is_refused(found: Plan) -> None:
     assert fault.code == "V01"
     assert "its cluster changed" in fault.what
     assert "shardwright plan --like plan.json" in fault.fix[1]
+    assert "its cluster changed" in staleness(found.model_copy(update={"fingerprints": old}))
+    assert staleness(found) == ""
     slower = found.model_copy(update={"step": 1.1 * found.step})
     with pytest.raises(PlannerError, match=r"finds -9\.09%"):
         explain(slower, "rule:memory")
