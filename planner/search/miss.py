@@ -12,12 +12,14 @@ from planner.cost.memory import memory_bound
 from planner.cost.prices import Prices, prices
 from planner.cost.step import exact_memory
 from planner.cost.table import block_table
+from planner.graph.adapters import with_adapters
 from planner.hardware.cluster import Cluster
 from planner.plan.schema import Assumption, NoPlan, Remedy, Term
+from planner.recipe import Lora
 from planner.search.answer import cluster_facts, model_facts, recipe_facts, removed_facts
 from planner.search.breakdown import Breakdown, breakdown, degrees_of, memory_terms
 from planner.search.engine import SLICE
-from planner.search.pins import Pins
+from planner.search.pins import ANY_OFFLOAD, Pins
 from planner.search.space import Space, build_space
 from planner.search.trust import memory_upper
 from planner.trainers.trainer import Task
@@ -131,7 +133,7 @@ def _explain(b: Breakdown, terms: tuple[Term, ...]) -> str:
 
 
 def _remedies(task: Task, pins: Pins, larger: Iterable[Cluster]) -> Iterator[Remedy]:
-    """The smallest change of each kind that fits: more chips, larger chips, or smaller states."""
+    """The smallest change of each kind that fits: more or larger chips, smaller states, fewer of them, or elsewhere."""
     clusters = (
         (f"{chips:,} chips", "", replace(task, cluster=replace(task.cluster, num_chips=chips)))
         for chips in _more_chips(task.cluster)
@@ -147,8 +149,27 @@ def _remedies(task: Task, pins: Pins, larger: Iterable[Cluster]) -> Iterator[Rem
     recipe = task.recipe
     small = replace(task, recipe=replace(recipe, optimizer="adamw-8bit"))
     states = [("--optimizer adamw-8bit", "changes convergence: check first", small)]
-    for kind in (clusters, chips, states if recipe.optimizer == "adamw" else []):
+    lora = Lora()
+    tuned = replace(
+        task,
+        model=with_adapters(task.model, lora.rank, lora.targets),
+        recipe=replace(recipe, lora=lora),
+    )
+    few = [(f"lora: {{rank: {lora.rank}}} in a recipe file", "trains adapters only", tuned)]
+    for kind in (
+        clusters,
+        chips,
+        states if recipe.optimizer == "adamw" else [],
+        few if recipe.lora is None else [],
+    ):
         remedy = next(filter(None, (_remedy(pins, *change) for change in kind)), None)
+        if remedy is not None:
+            yield remedy
+    held = pins.on(("offload",))
+    if held:
+        free = replace(pins, pins=tuple(pin for pin in pins.pins if pin not in held))
+        away = replace(free, pins=(*free.pins, ANY_OFFLOAD))
+        remedy = _remedy(away, f"--pin {ANY_OFFLOAD.text}", "slower: host memory is far", task)
         if remedy is not None:
             yield remedy
 

@@ -47,6 +47,27 @@ def test_a_pin_keeps_everything_on_the_chips():
     found = plan(replace(TIGHT, pins=("offload=none",)))
     assert isinstance(found, NoPlan)
     assert found.closest.offload == "none"
+    remedies = {remedy.change: remedy for remedy in found.remedies}
+    assert remedies["--pin offload=any"].memory < found.memory
+    assert remedies["lora: {rank: 16} in a recipe file"].note == "trains adapters only"
+
+
+def test_sixteen_chips_are_told_what_would_fit_70b():
+    """Case A03: 32 chips, host memory or adapters."""
+    asked = Question(
+        model="llama-3-70b",
+        cluster="a100-sxm-80gb:16",
+        trainer="deepspeed",
+        global_batch=64,
+        seq_len=8192,
+        memory_limit="70",
+        pins=("offload=none", "zero=3", "cp=1"),
+    )
+    found = plan(asked)
+    assert isinstance(found, NoPlan)
+    changes = [remedy.change for remedy in found.remedies]
+    assert changes[0] == "32 chips"
+    assert {"lora: {rank: 16} in a recipe file", "--pin offload=any"} <= set(changes)
 
 
 def test_a_host_without_room_holds_nothing(tmp_path):
@@ -95,8 +116,8 @@ def test_sixteen_chips_hold_70b_only_with_host_memory():
     assert price(asked, layout(offload="optimizer")).fits
 
 
-def test_four_chips_hold_a_16b_actor_only_with_adam_in_host_memory():
-    """Case A54: OpenRLHF #392; 58.5 GiB of states a GPU."""
+def test_states_of_a_16b_actor_go_to_host_memory():
+    """Case A54: OpenRLHF #392; 58.5 GiB of states a GPU, which Adam in host memory takes away."""
     asked = Question(
         model="deepseek-v2-lite",
         cluster="a100-sxm-80gb:4",
@@ -104,8 +125,10 @@ def test_four_chips_hold_a_16b_actor_only_with_adam_in_host_memory():
         global_batch=16,
         seq_len=2048,
     )
-    assert not price(asked, layout(mbs=4)).fits
-    assert price(asked, layout(mbs=4, offload="optimizer")).fits
+    full, moved = price(asked, layout(mbs=4)), price(asked, layout(mbs=4, offload="optimizer"))
+    assert moved.host_memory == pytest.approx(58.5 * GIB, rel=0.01)
+    assert moved.memory < full.memory - 50 * GIB
+    assert moved.fits
 
 
 def test_fewest_chips_of_deepseek_v3_with_optimizer_states_in_host_memory():
