@@ -6,7 +6,9 @@ its middle shows all of it. What is cut out, where, and how long it takes is sai
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -15,6 +17,7 @@ from planner.cost.memory import TERMS
 from planner.cost.orders import FORWARD, NOTHING, Schedule, group_size
 from planner.cost.prices import ends_of
 from planner.cost.program import Program, start_times
+from planner.cost.step import StageTimes
 from planner.plan.figures import Timeline, TimelineRow
 from planner.search.breakdown import Breakdown
 from planner.units import Array
@@ -25,6 +28,8 @@ ALWAYS = ("weights", "gradients", "optimizer", "runtime")
 """Kinds of memory that are there all the time."""
 FEWEST = 5
 """Micro-batches that are drawn at least."""
+SAME, ALIKE = 1e-6, 3e-3
+"""Shares of the picture by which starts may differ: rounding; and what nobody can see, where nothing is the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,32 +44,28 @@ class _Cut:
 def timeline(b: Breakdown) -> Timeline:
     """The pipeline of one candidate, from its first forward to its last backward."""
     p, times = b.prices, b.times
-    forward, backward, weight = times.forward, times.backward, times.weight
-    stages, chunks = forward.shape[-2:]
+    stages, chunks = times.forward.shape[-2:]
     schedule, m = Schedule(int(p.rows.schedule[0])), int(p.micro_batches[0])
     send = p.sends.boundaries(stages)
-    whole = float(makespan(schedule, m, forward, backward, send, weight)[0])
+    run = partial(_run, schedule, times, send)
     group = int(group_size(stages, m)) if schedule.grouped else stages
-    everything = m // group + 1
+    whole = float(makespan(schedule, m, times.forward, times.backward, send, times.weight)[0])
     unsteady = schedule == Schedule.GPIPE or schedule.adaptive
-    whole_shown = 2 * stages * chunks * m <= LEGIBLE or unsteady
-    seconds = dict(zip("FBIW", (forward, backward, backward - weight, weight), strict=True))
-    for periods in range(everything if whole_shown else FEWEST // group + 2, everything + 1):
-        short = m - group * max(0, m // group - periods)
-        program = timed_program(
-            schedule, short, forward[0], backward[0], float(send.max()), weight[0]
-        )
-        starts = start_times(program, forward, backward, send, weight)[0]
-        ends = starts + _durations(program, seconds)
-        low, high = _steady(program, starts, ends)
-        if short == m or low < high:
-            break
-    drawn = float(ends.max())
-    cut = _Cut(m - short, (low + high) / 2, whole - drawn) if short < m else _Cut(0, 0.0, 0.0)
+    cut, drawn = _Cut(0, 0.0, 0.0), None
+    if not unsteady and 2 * stages * chunks * m > LEGIBLE:
+        most = min(m, MOST // (2 * chunks))
+        sizes = [m % group + group * n for n in _growing(FEWEST // group + 2, most // group)]
+        for short, tolerance in ((n, t) for t in (SAME, ALIKE) for n in sizes):
+            drawn, longer = run(short), run(short + group)
+            found = _cut(drawn, longer, (m - short) // group, whole, tolerance)
+            if found is not None:
+                cut = found
+                break
+    drawn = drawn if drawn is not None and cut.micro_batches else run(m)
     return Timeline(
         makespan=whole,
-        drawn=drawn,
-        rows=_rows(b, program, starts, seconds, drawn, cut),
+        drawn=drawn.makespan,
+        rows=_rows(b, drawn, cut),
         num_stages=stages,
         num_micro_batches=m,
         sends=tuple((send + p.sends.hidden_boundaries(stages))[0].tolist()),
@@ -73,6 +74,79 @@ def timeline(b: Breakdown) -> Timeline:
         left_out_at=cut.at,
         left_out_seconds=cut.seconds,
     )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Run:
+    """A schedule and when each of its operations starts."""
+
+    program: Program
+    starts: Array
+    """Seconds; ``(stages, operations)``."""
+    ends: Array
+    seconds: dict[str, Array]
+    """Of every kind, by its letter; ``(stages, chunks)``."""
+
+    @property
+    def makespan(self) -> float:
+        """Seconds."""
+        return float(self.ends.max())
+
+    def by_micro_batch(self) -> Array:
+        """Starts by kind, stage, chunk and micro-batch; not a number where a stage has no such operation."""
+        orders = self.program.orders
+        stage = np.arange(len(orders.kind))[:, None] + np.zeros_like(orders.kind)
+        real = orders.kind != NOTHING
+        shape = (len(self.seconds), *self.seconds["F"].shape, self.program.microbatches)
+        found = np.full(shape, np.nan)
+        places = (orders.kind, stage, orders.chunk, orders.microbatch)
+        found[tuple(place[real] for place in places)] = self.starts[real]
+        return found
+
+
+def _run(schedule: Schedule, times: StageTimes, send: Array, m: int) -> _Run:
+    forward, backward, weight = times.forward, times.backward, times.weight
+    program = timed_program(schedule, m, forward[0], backward[0], float(send.max()), weight[0])
+    starts = start_times(program, forward, backward, send, weight)[0]
+    kinds = (forward[0], backward[0], (backward - weight)[0], weight[0])
+    seconds = dict(zip("FBIW", kinds, strict=True))
+    return _Run(program, starts, starts + _durations(program, seconds), seconds)
+
+
+def _growing(first: int, end: int) -> Iterator[int]:
+    """Numbers of periods, each about half as large again as the one before."""
+    while first < end:
+        yield first
+        first += max(1, first // 2)
+
+
+def _cut(short: _Run, longer: _Run, periods: int, whole: float, tolerance: float) -> _Cut | None:
+    """Where a schedule can be taken apart so that a longer one is the same with whole periods between the parts.
+
+    Args:
+        short: the schedule that is drawn.
+        longer: the same with one period more.
+        periods: how many are left out.
+        whole: seconds of the schedule that has them all.
+        tolerance: share of the picture by which starts may differ.
+
+    Returns:
+        The cut; None where the short one has no time at which all that follows only comes one period later.
+    """
+    tolerance *= short.makespan
+    group = longer.program.microbatches - short.program.microbatches
+    period = longer.makespan - short.makespan
+    if abs(whole - short.makespan - periods * period) > tolerance:
+        return None
+    low, high = _steady(short.program, short.starts, short.ends)
+    mine, theirs = short.by_micro_batch(), longer.by_micro_batch()
+    for at in np.linspace(low, high, 9)[1:-1] if low < high else ():
+        behind = mine >= at
+        same = np.where(behind, theirs[..., group:], theirs[..., :-group])
+        late = np.abs(mine + behind * period - same)
+        if not np.any(late > tolerance):
+            return _Cut(group * periods, float(at), whole - short.makespan)
+    return None
 
 
 def _held(b: Breakdown) -> dict[str, Array]:
@@ -88,7 +162,7 @@ def _durations(program: Program, seconds: dict[str, Array]) -> Array:
     """Seconds of every operation at its place in the orders; ``(stages, operations)``."""
     orders = program.orders
     stage = np.arange(len(orders.kind))[:, None]
-    kinds = np.stack([*(times[0] for times in seconds.values()), np.zeros(orders.depth.shape)])
+    kinds = np.stack([*seconds.values(), np.zeros(orders.depth.shape)])
     return np.asarray(kinds[orders.kind, stage, orders.chunk])
 
 
@@ -101,16 +175,10 @@ def _steady(program: Program, starts: Array, ends: Array) -> tuple[float, float]
     return float(first_backward.max()), float(last_forward.min())
 
 
-def _rows(
-    b: Breakdown,
-    program: Program,
-    starts: Array,
-    seconds: dict[str, Array],
-    drawn: float,
-    cut: _Cut,
-) -> tuple[TimelineRow, ...]:
+def _rows(b: Breakdown, run: _Run, cut: _Cut) -> tuple[TimelineRow, ...]:
     """The stages that are drawn; micro-batches behind the cut bear the numbers that they have in the whole schedule."""
-    orders = program.orders
+    starts, seconds = run.starts, run.seconds
+    orders = run.program.orders
     stages, operations = starts.shape
     every = -(-stages // max(4, MOST // operations))
     shown = sorted({*range(0, stages, every), stages - 1})
@@ -123,7 +191,7 @@ def _rows(
     always = [
         float(parts[stage, [TERMS.index(k) for k in ALWAYS]].sum()) for stage in range(stages)
     ]
-    digits = 6 - int(np.floor(np.log10(drawn)))
+    digits = 6 - int(np.floor(np.log10(run.makespan)))
     return tuple(
         TimelineRow(
             stage=stage,
@@ -132,7 +200,7 @@ def _rows(
             micro_batch=tuple(numbers[stage, : counts[stage]].tolist()),
             start=tuple(np.round(starts[stage, : counts[stage]], digits).tolist()),
             seconds={
-                letter: tuple(np.round(seconds[letter][0, stage], digits).tolist())
+                letter: tuple(np.round(seconds[letter][stage], digits).tolist())
                 for letter in shown_kinds
             },
             held={

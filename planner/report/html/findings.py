@@ -50,7 +50,8 @@ def timeline(plan: Plan, figures: Figures) -> str:
     """Stages, micro-batches, and what waiting costs."""
     d = plan.degrees
     if d.pp == 1:
-        return f"There is no pipeline: each chip takes its {_micro_batches(d)} one after another."
+        turns = " one after another" if d.num_micro_batches > 1 else ""
+        return f"There is no pipeline: each chip takes its {_micro_batches(d)}{turns}."
     bubble = next((term.value for term in plan.time if term.name == "step.bubble"), 0.0)
     text = f"{d.pp} stages take {_micro_batches(d)}"
     text += f", in {d.vpp} chunks each" if d.vpp > 1 else ""
@@ -72,13 +73,9 @@ def cut(plan: Plan, figures: Figures) -> str:
     if inside:
         parts.append(f"{_and(inside)} {'stays' if len(inside) == 1 else 'stay'} inside a {inner}")
     if across:
-        parts.append(f"{_and(across)} {'crosses' if len(across) == 1 else 'cross'} it")
-    text = "; ".join(parts)
-    return (
-        text[:1].upper() + text[1:] + "."
-        if not text.startswith(tuple(plan.degrees.order))
-        else text + "."
-    )
+        borders = "its borders" if inside else f"the borders of a {inner}"
+        parts.append(f"{_and(across)} {'crosses' if len(across) == 1 else 'cross'} {borders}")
+    return "; ".join(parts) + "."
 
 
 def _crossing(place: AxisPlace) -> str:
@@ -188,7 +185,7 @@ def _share(part: float, whole: float) -> str:
 
 
 def _micro_batches(degrees: Degrees) -> str:
-    return "micro-batch" if (n := degrees.num_micro_batches) == 1 else f"{n:,} micro-batches"
+    return "one micro-batch" if (n := degrees.num_micro_batches) == 1 else f"{n:,} micro-batches"
 
 
 def _and(words: list[str]) -> str:

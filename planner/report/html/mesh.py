@@ -105,6 +105,9 @@ def draw(plan: Plan, figures: Figures) -> Markup:
         *labels, element("path", d=squares, class_="chips"), *lit, self_,
     )  # fmt: skip
     said = " ".join(f"{place.axis}:{place.size}:{place.stride}" for place in axes)
+    if plan.degrees.chips_used > chips:
+        words = f"The first {chips:,} of {plan.degrees.chips_used:,} chips."
+        svg += element("p", words, class_="note")
     return Markup('<div id="mesh" data-axes="{}" data-size="{}" data-cell="{}">{}</div>').format(
         said, number(size), number(grid.cell), svg
     )
