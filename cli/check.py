@@ -30,10 +30,15 @@ Search = Annotated[
     bool, typer.Option("--search/--no-search", help="Whether to look for a better plan.")
 ]
 
+Run = Annotated[
+    bool,
+    typer.Option("--run", help="FILE is a plan: run it, scaled down, on this computer and compare with one process."),
+]  # fmt: skip
+
 
 def check(
     file: Configuration,
-    cluster: o.Cluster,
+    cluster: o.Cluster = "",
     trainer: Program = None,
     model: OfModel = "",
     global_batch: o.GlobalBatch = None,
@@ -43,6 +48,7 @@ def check(
     memory_limit: o.MemoryLimit = None,
     time_limit: o.TimeLimit = "60s",
     search: Search = True,
+    run: Run = False,
     form: o.ShortFormat = "table",
     quiet: o.Quiet = False,
     verbose: o.Verbose = False,
@@ -57,6 +63,16 @@ def check(
 
     screen = Screen(quiet=quiet, verbose=verbose, no_color=no_color)
     form = o.chosen(form, o.SHORT_FORMATS, "--format")
+    if run:
+        from cli.running import run_plan
+
+        return run_plan(file, screen)
+    if not cluster:
+        from planner.errors import PlannerError
+
+        raise PlannerError.of(
+            "A03", "missing option '--cluster'.", "Help: shardwright check --help"
+        )
     question = Question(
         model=model,
         cluster=cluster,

@@ -47,6 +47,16 @@ def _block(block: BlockPlan) -> dict[str, Json]:
                 "weights": op.weights,
                 "outputs": op.outputs,
                 "recomputed": op.recomputed,
+                "collectives": [
+                    {
+                        "kind": c.kind,
+                        "tensor": c.tensor,
+                        "axis": c.axis,
+                        "phase": c.phase,
+                        "bytes": c.bytes,
+                    }
+                    for c in op.collectives
+                ],
             }
             for op in block.operators
         },

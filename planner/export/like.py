@@ -13,6 +13,7 @@ from planner.export import accelerate, deepspeed, megatron, mindformers, torchti
 from planner.export.files import File
 from planner.export.like_shell import edited
 from planner.export.shape import shape_of
+from planner.export.targets import export
 from planner.export.view import View
 from planner.plan.schema import Plan
 from planner.units import Json
@@ -40,11 +41,11 @@ def export_like(plan: Plan, to: str, name: str, text: str) -> File:
             f"{name} cannot be edited for {to}.",
             f"Possible: {kinds}. Or without --like: all files anew.",
         )
+    export(plan, to)  # refuses what the format cannot hold
     return File(PurePath(name).name, writer(View(plan), text, name))
 
 
 def _megatron(view: View, text: str, name: str) -> str:
-    megatron.check(view, megatron.RELEASE)
     return edited(text, megatron.plan_pairs(view, shape_of(view)), name)
 
 
@@ -80,7 +81,6 @@ def _merge(data: dict[str, Json], changes: Mapping[str, Json]) -> None:
 
 
 def _mindformers(view: View, text: str, name: str) -> str:
-    mindformers.write(view)
     config = mindformers.settings(view, shape_of(view))
     model = config["model"]["model_config"]
     parts = ("runner_config", "parallel", "parallel_config", "recompute_config")
@@ -94,7 +94,6 @@ def _mindformers(view: View, text: str, name: str) -> str:
 
 
 def _accelerate(view: View, text: str, name: str) -> str:
-    accelerate.write(view)
     found = accelerate.settings(view)
     keys = (
         "distributed_type",
@@ -107,7 +106,6 @@ def _accelerate(view: View, text: str, name: str) -> str:
 
 
 def _deepspeed(view: View, text: str, name: str) -> str:
-    deepspeed.write(view)
     try:
         data = json.loads(text)
     except ValueError as error:

@@ -16,6 +16,7 @@ NEEDS = {
     "test_accelerate.py": "accelerate",
     "test_transformers.py": "transformers",
     "test_galvatron.py": "galvatron",
+    "test_runtime.py": "torch",
     "test_mindspore.py": "mindspore",
     "test_mindformers.py": "mindformers",
 }

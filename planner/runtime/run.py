@@ -1,0 +1,132 @@
+"""Plans run on processes of this computer and held against one process: the loss, and every gradient."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import queue
+import socket
+import time
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from multiprocessing.queues import Queue
+
+from planner.runtime.shrink import Small
+
+SEQUENCES, TURNS = 8, 4
+"""Sequences of a step, and micro-batches of a pipeline."""
+PATIENCE = 240.0
+"""Seconds to wait for one plan."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ran:
+    """What running a plan gave."""
+
+    ranks: int
+    loss: float
+    expected: float
+    """Loss of one process."""
+    worst: float
+    """Largest difference of a gradient from that of one process, as a share of its largest entry."""
+    worst_name: str
+    counts: dict[str, int]
+    """Collectives of tensor parallelism that one rank issued in a step, by phase and kind; empty with a pipeline."""
+    seconds: float
+    fault: str = ""
+    """What went wrong instead, if anything."""
+
+    @property
+    def equal(self) -> bool:
+        """Loss and gradients are those of one process, up to rounding in fp32."""
+        return (
+            not self.fault
+            and abs(self.loss - self.expected) < 1e-5 * abs(self.expected)
+            and self.worst < 1e-4
+        )
+
+
+def run(plans: Sequence[Small]) -> list[Ran]:
+    """Runs plans one after another, those of equal size in the same processes.
+
+    Torch is loaded once, before the processes fork.
+    """
+    import planner.runtime.worker  # noqa: F401
+
+    found: dict[int, Ran] = {}
+    for ranks in sorted({plan.ranks for plan in plans}):
+        places = [index for index, plan in enumerate(plans) if plan.ranks == ranks]
+        answers = _pool(ranks, [plans[index] for index in places])
+        found |= dict(zip(places, answers, strict=True))
+    return [found[index] for index in range(len(plans))]
+
+
+def _pool(ranks: int, plans: list[Small]) -> list[Ran]:
+    context = multiprocessing.get_context("fork")
+    answers: Queue[Ran] = context.Queue()
+    port = _free_port()
+    processes = [
+        context.Process(target=_work, args=(rank, ranks, port, plans, answers), daemon=True)
+        for rank in range(ranks)
+    ]
+    for process in processes:
+        process.start()
+    found = []
+    for plan in plans:
+        try:
+            found.append(answers.get(timeout=PATIENCE))
+        except queue.Empty:
+            found.append(_failed(plan, f"no answer within {PATIENCE:.0f} s"))
+            break
+    for process in processes:
+        process.join(timeout=5)
+        if process.is_alive():
+            process.terminate()
+    return found + [_failed(plan, "not run: an earlier plan hung") for plan in plans[len(found) :]]
+
+
+def _failed(plan: Small, why: str) -> Ran:
+    return Ran(
+        ranks=plan.ranks,
+        loss=0.0,
+        expected=0.0,
+        worst=0.0,
+        worst_name="",
+        counts={},
+        seconds=0.0,
+        fault=why,
+    )
+
+
+def _work(rank: int, ranks: int, port: int, plans: list[Small], answers: Queue[Ran]) -> None:
+    """One process: joins the group, runs every plan, and the first process reports."""
+    import torch.distributed as dist
+
+    from planner.runtime.worker import compared
+
+    warnings.simplefilter("ignore")
+    logging.getLogger("torch").setLevel(
+        logging.ERROR
+    )  # advice about speed, which nobody wants of toys
+    os.environ.update(
+        MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE=str(ranks)
+    )
+    dist.init_process_group("gloo", rank=rank, world_size=ranks)
+    for plan in plans:
+        started = time.monotonic()
+        try:
+            ran = compared(plan, rank)
+        except Exception as error:  # told to the parent, which fails the check
+            ran = _failed(plan, f"{type(error).__name__}: {str(error)[:300]}")
+        if rank == 0:
+            fields = {name: getattr(ran, name) for name in Ran.__slots__}
+            answers.put(Ran(**fields | {"seconds": time.monotonic() - started}))
+    dist.destroy_process_group()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
