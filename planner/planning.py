@@ -110,7 +110,7 @@ def price(question: Question, layout: Mapping[str, int | str]) -> Plan:
     if wrong:
         raise PlannerError(*wrong)
     pinned = Pins(operators=known.pins.operators)
-    cut = stated_cut(layout, row, task.model.num_layers)
+    cut = stated_cut(layout, row, task)
     priced = _priced(task, pinned, row, cut)
     if priced is None:
         raise PlannerError(*unsatisfied(task, pinned.operators, row))
@@ -167,7 +167,7 @@ def _own(known: Understood, layout: Mapping[str, int | str]) -> Prices:
     wrong = faults(task, row)
     if wrong:
         raise PlannerError(*wrong)
-    cut = stated_cut(layout, row, task.model.num_layers)
+    cut = stated_cut(layout, row, task)
     return prices(task, row) if cut is None else with_cut(prices(task, row), cut)
 
 

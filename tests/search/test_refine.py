@@ -139,17 +139,16 @@ def test_nothing_fits_in_no_memory():
 
 
 def test_a_plan_states_its_stages_again():
+    facts = {"model": "llama-3-8b", "cluster": "h100-sxm:16", "trainer": "mindspore"}
+    whole = price(Question(**facts, global_batch=64), {"tp": 2, "pp": 2, "cp": 2})
     question = Question(
-        model="llama-3-8b",
-        cluster="h100-sxm:16",
-        trainer="mindspore",
+        **facts,
         global_batch=64,
-        memory_limit="30",
-        pins=("tp=2",),
+        memory_limit=f"{0.9 * whole.memory_upper / 2**30:.2f}",
+        pins=("tp=2", "pp=2", "cp=2", "vpp=1", "mbs=1"),
     )
     found = plan(question)
     assert found.degrees.recompute == "mixed"
-    assert len(set(found.degrees.layers)) > 1
     assert sum(found.degrees.layers) == 32
     again = price(question, layout_of(found.degrees))
     assert again.step == pytest.approx(found.step, rel=1e-12)
@@ -176,4 +175,20 @@ def test_what_divides_no_layers_is_refused(words, wrong):
     with pytest.raises(PlannerError) as error:
         price(question, {"pp": 2, "tp": 8, **words})
     assert error.value.faults[0].code == "N02"
+    assert wrong in error.value.faults[0].what
+
+
+@pytest.mark.parametrize(
+    ("trainer", "words", "wrong"),
+    [
+        ("torchtitan", {"full-layers": "1+1"}, "cannot recompute some layers and not others"),
+        ("megatron", {"full-layers": "2+1"}, "one number of layers"),
+        ("megatron", {"full-layers": "2+2", "selective-layers": "1+1"}, "one number of layers"),
+    ],
+)
+def test_what_a_trainer_cannot_mix_is_refused(trainer, words, wrong):
+    question = Question(model="llama-3-8b", cluster="h100-sxm:16", trainer=trainer, global_batch=64)
+    with pytest.raises(PlannerError) as error:
+        price(question, {"pp": 2, "tp": 8, "stage-layers": "16+16", **words})
+    assert error.value.faults[0].code == "T01"
     assert wrong in error.value.faults[0].what

@@ -10,26 +10,28 @@ from planner.candidates import RECOMPUTE, Candidates
 from planner.cost.cut import NONE, Cut, uniform
 from planner.errors import Fault, PlannerError
 from planner.plan.layout import DIVISION, plain
+from planner.trainers.trainer import Task, Trainer
 from planner.units import IntArray
 
 LAYERS, FULL_LAYERS, SELECTIVE_LAYERS = DIVISION
 
 
-def stated_cut(layout: Mapping[str, int | str], row: Candidates, num_layers: int) -> Cut | None:
+def stated_cut(layout: Mapping[str, int | str], row: Candidates, task: Task) -> Cut | None:
     """The division that a layout states; None where it states none.
 
     Args:
         layout: by name.
         row: the rest of the layout, a table of one row.
-        num_layers: of the model.
+        task: the question.
 
     Raises:
-        PlannerError: numbers that are no division of these layers over these chunks (N02).
+        PlannerError: numbers that are no division of these layers over these chunks (N02), or one that the trainer
+            cannot run (P01, T01).
     """
     given = {plain(key): str(value) for key, value in layout.items() if plain(key) in DIVISION}
     if not given:
         return None
-    chunks = int(row.pp[0] * row.vpp[0])
+    chunks, num_layers = int(row.pp[0] * row.vpp[0]), task.model.num_layers
     counts = {word: _counts(word, text, chunks) for word, text in given.items()}
     zeros = np.zeros(chunks, dtype=np.int64)
     layers = counts.get(LAYERS)
@@ -41,16 +43,33 @@ def stated_cut(layout: Mapping[str, int | str], row: Candidates, num_layers: int
             f"{LAYERS}={given[LAYERS]} is {int(layers.sum())} layers; the model has {num_layers}."
         )
         raise PlannerError.of("N02", what)
-    mode = int(row.recompute[0])
-    alike = uniform(layers, mode)
+    if len(set(layers.tolist())) > 1 and not task.trainer.uneven_stages:
+        what = f"{task.trainer.name} cannot run stages of {given[LAYERS]} layers."
+        raise PlannerError.of("P01", what, "All its stages are equal.")
     if len(counts) == 1:
-        return alike
+        return uniform(layers, int(row.recompute[0]))
     full, selective = (counts.get(word, zeros) for word in (FULL_LAYERS, SELECTIVE_LAYERS))
     if (full + selective > layers).any():
         chunk = int(np.argmax(full + selective > layers))
         what = f"chunk {chunk} recomputes {int((full + selective)[chunk])} of {int(layers[chunk])} layers."
         raise PlannerError.of("N02", what)
-    return Cut(layers, full, selective)
+    cut = Cut(layers, full, selective)
+    if cut.mixed:
+        _check_mixing(cut, task.trainer)
+    return cut
+
+
+def _check_mixing(cut: Cut, trainer: Trainer) -> None:
+    """Raises where layers differ in what they recompute and the trainer cannot say so (T01)."""
+    if trainer.mixes_recompute == "alike":
+        what = f"{trainer.name} cannot recompute some layers and not others."
+        raise PlannerError.of("T01", what, f"Leave out {FULL_LAYERS} and {SELECTIVE_LAYERS}.")
+    count = int(cut.full.max())
+    alike = np.array_equal(cut.full, np.minimum(cut.layers, count))
+    if trainer.mixes_recompute == "count" and (cut.selective.any() or not alike):
+        what = f"{trainer.name} has one number of layers that every chunk recomputes as a whole."
+        near = "+".join(map(str, np.minimum(cut.layers, count).tolist()))
+        raise PlannerError.of("T01", what, f"It can {FULL_LAYERS}={near}.")
 
 
 def base_mode(cut: Cut) -> int:
