@@ -115,12 +115,17 @@ def _energy(row: Compared) -> str:
 def _best(found: Comparison, width: int) -> list[Line]:
     if found.fastest is None:
         return styled(["  Nothing fits anywhere."], "bad")
-    fast = f"{label(found.rows[found.fastest])} on {found.rows[found.fastest].chips:,}"
+    several = len({row.trainer for row in found.rows}) > 1
+
+    def called(row: Compared) -> str:
+        return f"{label(row)} on {row.chips:,}" + (f" under {row.trainer}" if several else "")
+
+    fast = called(found.rows[found.fastest])
     if found.cheapest is None:
         text = f"Fastest: {fast}. No price is known; give one with --price NAME=DOLLARS."
     else:
         row = found.rows[found.cheapest]
-        cheap = f"{label(row)} on {row.chips:,}"
+        cheap = called(row)
         both = found.cheapest == found.fastest
         text = (
             f"Fastest and cheapest per token: {fast}."

@@ -34,6 +34,8 @@ WAITS = {
     "offload": "offload",
 }
 """Parts of a step that are no computing, and short words for them."""
+NAMES = frozenset({"C01", "C02", "T02", "M01"})
+"""Codes of faults that are slips of a whole question, not of one row."""
 LITTLE, NOTABLE = 0.10, 0.03
 """Shares of the step: all waiting together below which computing bounds it, and each kind that is named."""
 
@@ -84,7 +86,7 @@ def compare(
     clusters = clusters or (question.cluster,)
     points = list(_points(question, clusters, chips, trainers or (question.trainer,), what_ifs))
     points = _priced(points, dollars or {})
-    known = _first(points)
+    known = _understood(points, what_ifs)
     batch = known.task.recipe.global_batch
     points = [
         replace(p, question=replace(p.question, global_batch=batch), sensitive=sensitivity)
@@ -168,19 +170,37 @@ def _names(question: Question) -> set[str]:
     return {spec.lower(), question.cluster.lower(), cluster.name.lower(), cluster.chip.name.lower()}
 
 
-def _first(points: Sequence[Point]) -> Understood:
+def _understood(points: Sequence[Point], what_ifs: Sequence[WhatIf]) -> Understood:
     """The first point that can be understood, whose default batch all take.
 
     Raises:
-        PlannerError: there is none; what is wrong with each.
+        PlannerError: a cluster or trainer that nobody knows, a what-if that suits no cluster, or no point at all that
+            can be understood; what else is wrong with a single point stands in its row.
     """
+    found: dict[int, Understood] = {}
     faults: dict[Fault, None] = {}
-    for point in points:
+    plain = [point for point in points if not point.label]
+    for place, point in enumerate(plain):
         try:
-            return understand(point.question)
+            found[place] = understand(point.question)
         except PlannerError as error:
             faults |= dict.fromkeys(error.faults)
-    raise PlannerError(*faults)
+    if not found or any(fault.code in NAMES for fault in faults):
+        raise PlannerError(*faults)
+    for text in (each.texts[0] for each in what_ifs):
+        suits = [_refused(point) for point in points if point.label == text]
+        if suits and all(suits):
+            raise PlannerError(*dict.fromkeys(fault for refused in suits for fault in refused))
+    return next(iter(found.values()))
+
+
+def _refused(point: Point) -> tuple[Fault, ...]:
+    """What is wrong with a point."""
+    try:
+        understand(point.question)
+    except PlannerError as error:
+        return error.faults
+    return ()
 
 
 def _asked(point: Point, text: str) -> Compared:

@@ -112,6 +112,29 @@ def test_what_is_wrong_with_one_row_stands_in_it() -> None:
         compare(replace(QUESTION, precision="fp8"), clusters=["a100-sxm-80gb:8", "a100-sxm-40gb:8"])
 
 
+@pytest.mark.parametrize(
+    ("asked", "code"),
+    [
+        ({"clusters": ["h100-sxm:8", "nonsense:8"]}, "C01"),
+        ({"trainers": ["megatron", "megatorn"]}, "T02"),
+        ({"what_if": ["foo=2x"]}, "C05"),
+        ({"chips": [8, 99_999_999]}, "C02"),
+    ],
+)
+def test_slips_are_told_before_the_work(asked: dict[str, list[str]], code: str) -> None:
+    with pytest.raises(PlannerError) as caught:
+        compare(QUESTION, **asked)
+    assert {fault.code for fault in caught.value.faults} == {code}
+
+
+def test_a_what_if_that_one_cluster_lacks_stands_in_its_row() -> None:
+    rows = compare(
+        QUESTION, clusters=["h100-sxm:8", "b200-nvl72:8"], what_if=["rack.bandwidth=0.5x"]
+    ).rows
+    assert [row.fits for row in rows] == [True, False, True, True]
+    assert "has no number 'rack.bandwidth'" in rows[1].note
+
+
 def test_what_does_not_fit_says_what_it_needs() -> None:
     large = replace(QUESTION, model="llama-3-70b", cluster="h100-sxm:1")
     row = compared(Point(question=large, chips=1))
