@@ -66,3 +66,27 @@ def test_links_lead_somewhere() -> None:
     ]
     assert len(links) >= 10
     assert [(page.name, link) for page, link in links if not (page.parent / link).exists()] == []
+
+
+def test_the_front_page_s_commands_are_commands() -> None:
+    """Every line of the README that begins with the program's name is understood, whatever files it names."""
+    from typer.main import get_command
+
+    program = get_command(app)
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    lines = re.findall(r"^ {4}shardwright (.+)$", text, re.MULTILINE)
+    assert len(lines) >= 8
+    for line in lines:
+        name, *words = shlex.split(line, comments=True)
+        command = program.commands[name]  # type: ignore[attr-defined]
+        assert command.make_context(name, words).params, line
+
+
+def test_the_front_page_s_python_runs() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    assert blocks
+    for block in blocks:
+        known: dict[str, object] = {}
+        exec(block, known)
+        assert "answer" in known
