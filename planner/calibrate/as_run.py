@@ -57,6 +57,8 @@ def as_run(software: Software, traits: Mapping[str, Json]) -> Trainer:
         changes["gradient_bytes"] = 2.0
     if traits["recomputes"] and base is BASES["megatron"]:
         changes["selective"] = traits["recomputes"]
+    if traits["whole_sends"]:
+        changes["scatters_sends"] = False
     if traits["captured"]:
         changes["operator"] = 0.0
     if traits["zero_bubble"]:

@@ -28,6 +28,8 @@ from planner.units import Array, Json
 NOISE = 0.06
 """Expected scatter of a row around the truth, log; residuals beyond it count less and less."""
 
+INSIDE = 0.02
+"""How far, log, the search begins within its bounds: from a bound itself no step leads anywhere."""
 FEW = 8
 """Parameters up to which nothing is gained by knowing which rows depend on which."""
 
@@ -169,10 +171,11 @@ def fit(
     pattern = lil_matrix((len(cases) + len(parameters), len(parameters)), dtype=int)
     pattern[: len(cases)] = np.array(touched, dtype=int)
     pattern[np.arange(len(parameters)) + len(cases), np.arange(len(parameters))] = 1
+    low, high = (np.log([getattr(p, end) for p in parameters]) for end in ("low", "high"))
     found = least_squares(
         residuals,
-        np.zeros(len(parameters)),
-        bounds=(np.log([p.low for p in parameters]), np.log([p.high for p in parameters])),
+        np.clip(0.0, low + INSIDE, high - INSIDE),
+        bounds=(low, high),
         loss="soft_l1",
         jac_sparsity=pattern if len(parameters) > FEW else None,
         diff_step=np.full(len(parameters), 1e-3),

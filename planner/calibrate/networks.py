@@ -31,6 +31,9 @@ _NODE = re.compile(r"([\d.]+) ?(Gb|GB)/s(?: per node| \()", re.IGNORECASE)
 _TOTAL = re.compile(r"= (\d+) Gb/s per node|\((\d+) Gb/s per node\)")
 _CHIP = re.compile(r"(\d+) ?(Gb|GB)/s per GPU", re.IGNORECASE)
 _PAIRED = re.compile(r"(\d+)x(\d+) ?(Gb|GB)/s", re.IGNORECASE)
+_GENERATION = re.compile(r"(\d+) ?x [^,;]*?(Omni-Path|EDR|HDR|NDR|XDR)")
+GENERATIONS = {"Omni-Path": 100.0, "EDR": 100.0, "HDR": 200.0, "NDR": 400.0, "XDR": 800.0}
+"""Gb/s of a link by its generation, where a text gives no rate."""
 _BIDIR = re.compile(r"NVLINK.*?(\d+) ?GB/s", re.IGNORECASE)
 _INTRA_MODEL = re.compile(r"(\d+) Gb/s intra")
 
@@ -129,6 +132,8 @@ def inter_rate(text: str | None, chips_per_node: int) -> float | None:
     25.0
     >>> inter_rate("IB 400Gb/s per GPU across racks (not printed); NVL72 inside", 4) / 1e9
     50.0
+    >>> inter_rate("4x Omni-Path links per node", 8) / 1e9
+    6.25
     """
     if not text:
         return None
@@ -143,7 +148,10 @@ def inter_rate(text: str | None, chips_per_node: int) -> float | None:
     if paired:
         return float(paired[1]) * float(paired[2]) * _unit(paired[3]) / chips_per_node
     node = _NODE.search(part)
-    return float(node[1]) * _unit(node[2]) / chips_per_node if node else None
+    if node:
+        return float(node[1]) * _unit(node[2]) / chips_per_node
+    links = _GENERATION.search(part)
+    return float(links[1]) * GENERATIONS[links[2]] * GBIT / chips_per_node if links else None
 
 
 def _unit(word: str) -> float:

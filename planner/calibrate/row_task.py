@@ -328,5 +328,7 @@ def _traits(run: Run, software: Software) -> dict[str, Json]:
         "keeps": sorted(kept_products(run)) if software.name == "jax" else [],
         "recomputes": sorted(recomputed_modules(run)),
         "release": run.source,
+        "whole_sends": software.name == "megatron-deepspeed"
+        and "fp16" not in (run.parallel.precision or "").lower(),
         "zero_bubble": (run.parallel.schedule or "").startswith("zb-"),
     }

@@ -77,7 +77,7 @@ class Overlap:
     weights: float
     """Exposed share of weight gathering that fits behind compute."""
     sends: float
-    """Exposed share of the sends between pipeline stages."""
+    """Exposed share of the sends between pipeline stages; 2 where sends and receives wait for one another."""
     source: str
 
 
