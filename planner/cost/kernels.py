@@ -22,9 +22,8 @@ SHORT_SUM = 64.0
 as long in narrower ones, whose rate is a multiple. Source: row slices of 8k-token products,
 k = 512 at 0.78 to 0.84 and k = 1024 at 0.88 to 0.93 of the rate at k = 4096 (A100, H100)."""
 GROUPED = {"ascend": 2.0}
-OTHER_GROUPED = 1 / 0.85
-"""Time of grouped products with many rows over that of one product, by chip family. Source: between grouped sweeps
-(about 1) and the fit on training runs (1 / 0.70, loose); mixtures on the 910B run at 0.45 of dense models."""
+"""Time of grouped products with many rows over that of one product, by chip family; 1 elsewhere, as grouped sweeps on
+NVIDIA's chips show. Source: mixtures on the 910B run at 0.45 of dense models."""
 ALIGNED = 8
 MISALIGNED = 27.0
 """How many times slower the batched products of unfused attention are where the head size is no multiple of 8, which

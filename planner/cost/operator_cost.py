@@ -85,7 +85,7 @@ def _loss_seconds(s: Setting, logits: Array) -> tuple[Array, Array]:
 def _slowed(s: Setting, block: Block, op: Operator) -> float:
     """How many times slower a product runs because it is grouped, or because its heads do not fit the units."""
     if op.view == "expert":
-        return kernels.GROUPED.get(s.task.cluster.chip.family, kernels.OTHER_GROUPED)
+        return kernels.GROUPED.get(s.task.cluster.chip.family, 1.0)
     heads = [block.sizes[dim] for dim in ("head_dim", "value_dim") if dim in op.dims]
     unfit = not op.weights and any(size % kernels.ALIGNED for size in heads)
     return kernels.MISALIGNED if unfit and s.task.recipe.precision != "fp32" else 1.0
