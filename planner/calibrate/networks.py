@@ -64,7 +64,8 @@ def _cluster(
     assumed = [f"chip {key} taken as {name}"] if name != key and key in RELATIVES else []
     host = per or cluster.chips_per_host
     inside, between = intra_rate(intra), inter_rate(inter, host)
-    levels = [_stated(level, inside) for level in cluster.levels[:-1]]
+    switched = "nvswitch" in (intra or "").lower()
+    levels = [_stated(level, inside, switched=switched) for level in cluster.levels[:-1]]
     outer = cluster.levels[-1]
     needs_network = cluster.depth == len(cluster.levels)
     if between is not None:
@@ -102,12 +103,11 @@ def _chip(chip: Chip, key: str, differs: dict[str, float]) -> Chip:
     )
 
 
-def _stated(level: Level, rate: float | None) -> Level:
-    return (
-        level
-        if rate is None or ("nvlink" not in level.link and "pcie" not in level.link)
-        else (replace(level, bandwidth=rate))
-    )
+def _stated(level: Level, rate: float | None, *, switched: bool) -> Level:
+    """The level with the rate that a row states; behind a switch every pair has all of it."""
+    if rate is None or not ("nvlink" in level.link or "pcie" in level.link):
+        return level
+    return replace(level, bandwidth=rate, full_mesh=level.full_mesh and not switched)
 
 
 def intra_rate(text: str | None) -> float | None:
