@@ -68,7 +68,8 @@ def plan(
     outcome = best_cuts(outcome, known.pins, deadline)
     if outcome.best is not None:
         header = replace(
-            _header(known, known.pins), pin_prices=_pin_prices(known, outcome, deadline)
+            _header(known, known.pins),
+            pin_prices=_pin_prices(known, outcome, question.top, deadline),
         )
         found = build_plan(known.task, outcome, header, own)
         if not question.figures:
@@ -130,12 +131,14 @@ def price(question: Question, layout: Mapping[str, int | str]) -> Plan:
     return found.model_copy(update={"figures": figures(priced.task, priced, None, None)})
 
 
-def _pin_prices(known: Understood, outcome: Outcome, deadline: float) -> tuple[PinPrice, ...]:
-    """What each pin costs: the search once more without it, as long as there is time."""
+def _pin_prices(
+    known: Understood, outcome: Outcome, top: int, deadline: float
+) -> tuple[PinPrice, ...]:
+    """What each pin costs: the same search once more without it, as long as there is time."""
 
     def fastest(fewer: Pins) -> float | None:
         left = deadline - time.monotonic()
-        found = search(known.task, fewer, top=1, time_limit=left) if left > 0 else None
+        found = search(known.task, fewer, top=top, time_limit=left) if left > 0 else None
         if found is None or found.stopped or not len(found.step):
             return None
         return float(best_cuts(found, fewer, deadline).step[0])

@@ -131,6 +131,7 @@ def test_experts_and_modules_behind_the_layers():
     pins = ("layers.*.moe.up.expert_ffn=2", "moe.up.experts=ep", "mtp.attn.out.heads=tp")
     found = plan(question("deepseek-v3", "h800-sxm:512", "megatron", pins=pins))
     assert found.degrees.etp == 2
+    assert all(price.cost >= 0 for price in found.pin_prices)
 
 
 def test_a_stated_layout_takes_pins_on_operators():
