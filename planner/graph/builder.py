@@ -131,7 +131,7 @@ class Builder:
             target,
             self.tensors[source].dims,
             saves=(source,),
-            tags=frozenset({"norm"}),
+            tags=frozenset({"norm", "rms_norm"} if self.norm_kind == "rms" else {"norm"}),
             weights=weights,
             whole=frozenset(over),
         )

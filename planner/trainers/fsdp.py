@@ -43,11 +43,14 @@ FSDP = Trainer(
         fragmentation=1.04,
         optimizer_bytes=8.0,
         step_params=1e9,
+        kept={"rms_norm": 6.0, "gated": 2.0},
         source=(
             "16 N/n, two gathered layers and the root in bf16: 165 llm-foundry runs pushed to the limit, predicted "
             "0.5-1.06 of usable memory; logits 14 bytes: torch's cross-entropy in eager mode; unfused Adam holds a "
             "square root and its quotient, 8 bytes for each parameter it steps on (LlamaFactory #1221: 3.14 GiB asked "
-            "for with 28.28 allocated), of 1e9 at a time under ZeRO-3 (DeepSpeed's sub_group_size)"
+            "for with 28.28 allocated), of 1e9 at a time under ZeRO-3 (DeepSpeed's sub_group_size); models as eager "
+            "transformers has them: an RMS norm keeps its input in fp32 and its result before the weight, a gate its "
+            "activation"
         ),
     ),
     overlap=Overlap(

@@ -32,7 +32,7 @@ MODELS: dict[str, tuple[Any, ...]] = {
     "qwen2-7b": ("llama", 28, 3584, 28, 4, 18944, 152064),
     "qwen2.5-32b": ("llama", 64, 5120, 40, 8, 27648, 152064),
     "qwen2.5-1.5b": ("llama", 28, 1536, 12, 2, 8960, 151936),
-    "stablecode-3b": ("llama", 32, 2560, 32, 32, 6912, 50304),
+    "stablecode-3b": ("gpt", 32, 2560, 32, 32, 6912, 50304),
     "phi-3-mini": ("llama", 32, 3072, 32, 32, 8192, 32064),
     "gpt-neox-20b": ("gpt", 44, 6144, 64, 64, 24576, 50432),
     "gpt-13b": ("gpt", 40, 5120, 40, 40, 20480, 50432),
@@ -46,6 +46,7 @@ SPARSE = {
     "experts": 64, "top_k": 6, "moe_ffn": 1408, "shared_ffn": 2816, "dense_layers": 1, "mla": LITE,
 }  # fmt: skip
 EXTRA: dict[str, dict[str, Any]] = {
+    "stablecode-3b": {"gated": True},
     "qwen2.5-1.5b": {"tied_embeddings": True},
     "qwen3-30b": {"head_dim": 128, "experts": 128, "top_k": 8, "moe_ffn": 768},
     "qwen3-235b": {"head_dim": 128, "experts": 128, "top_k": 8, "moe_ffn": 1536},

@@ -131,6 +131,19 @@ def test_eager_code_keeps_more(shape):
     assert gone == plain.saved("*")
 
 
+def test_eager_transformers_keep_more_of_rms_norms_and_gates():
+    s, h, a = 64, 256, 4
+    model = fused_llama(s, h, a, a, 4 * h)
+    eager, fused = (
+        priced(model, model.blocks[0], trainer=trainer).saved()
+        for trainer in ("fsdp", "torchtitan")
+    )
+    assert eager - fused == pytest.approx(s * (2 * 6 * h + 2 * 4 * h))
+    plain = gpt(s, h, a)
+    same = [priced(plain, plain.blocks[0], trainer=t).saved() for t in ("fsdp", "torchtitan")]
+    assert same[0] == same[1]
+
+
 def test_what_sequence_parallelism_gathers_may_be_kept_whole():
     """Aleph's and torch's products keep the gathered norms; Megatron gathers them again."""
     s, h, a, t = 64, 256, 8, 4
