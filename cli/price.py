@@ -9,6 +9,9 @@ NEXT_STEPS = (
     ("… --detail all", "every stage, operator and message"),
 )
 
+FOLLOWS_CHIPS = ("dp", "shard-group", "order")
+"""Keys of a layout that another cluster decides anew."""
+
 
 def price(
     model: o.MaybeModel = None,
@@ -45,7 +48,10 @@ def price(
     earlier = asking.earlier_plan(like)
     layout, overrides = divided(o.settings(set_, "--set"))
     if earlier is not None:
-        layout = restated(layout_of(earlier.degrees, earlier.pins), layout)
+        whole = layout_of(earlier.degrees, earlier.pins)
+        if cluster is not None:  # other chips: dp is what is left of them
+            whole = {key: value for key, value in whole.items() if key not in FOLLOWS_CHIPS}
+        layout = restated(whole, layout)
     elif not layout:
         raise PlannerError.of(
             "A03", "missing option '--set'.", "Write it like --set tp=8,pp=4,mbs=1"

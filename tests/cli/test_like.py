@@ -54,6 +54,13 @@ def test_a_plan_s_layout_is_priced_again(planner: Any) -> None:
     assert planner.layout["order"] == "tp-cp-pp-dp"
 
 
+def test_on_another_cluster_dp_is_what_is_left(planner: Any) -> None:
+    assert main(["price", "--like", str(REAL), "-c", "h100-sxm:64"]) == 0
+    assert planner.question.cluster == "h100-sxm:64"
+    assert planner.layout["pp"] == 2
+    assert {"dp", "shard-group", "order"}.isdisjoint(planner.layout)
+
+
 def test_a_layout_that_a_person_has(planner: Any) -> None:
     assert main(["plan", "m", "-c", "c", "--warm-start", "tp=8,pp=4,recompute=full"]) == 0
     assert planner.question.warm_start == {"tp": 8, "pp": 4, "recompute": "full"}
