@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from itertools import combinations
 
 import numpy as np
@@ -103,3 +104,27 @@ def test_never_worse_than_the_even_cut(seed, schedule):
     assert found is not None
     assert found.makespan <= before * (1 + 1e-12)
     assert found.bound <= found.makespan
+
+
+@pytest.mark.parametrize(("layers", "p", "limit"), [(126, 16, 0.3), (1000, 64, 3.0)])
+@pytest.mark.parametrize("again", [False, True])
+def test_long_models_are_cut_quickly_and_proven(layers, p, limit, again):
+    """Equal layers with an embedding and a head; early stages recompute the more the more layers they hold."""
+    share = layers / p
+    sizes = np.arange(max(1, int(share) - 3), int(np.ceil(share)) + 4)
+    stage, low = np.arange(p)[:, None, None], np.arange(layers + 1)[:, None]
+    own = sizes + 0.1 * (stage == 0) + 0.6 * (stage == p - 1)
+    repeated = np.maximum(0.0, (p - stage) * sizes - 0.6 * p * share) / (p - stage)
+    fits = low + sizes <= layers
+    forward = np.where(fits, own, np.inf)
+    backward = np.where(fits, 2.0 * own + 0.9 * again * repeated, np.inf)
+    send = 0.01 * np.ones(p)
+    table = StageTable(
+        Schedule.ONE_F_ONE_B, 4 * p, sizes, forward, backward, np.zeros_like(forward), send
+    )
+    begin = time.process_time()
+    found = solve(table)
+    assert time.process_time() - begin < 3 * limit
+    assert found is not None
+    assert found.proven
+    assert found.layers.sum() == layers

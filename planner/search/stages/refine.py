@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from planner.cost.orders import Schedule
 from planner.cost.partition import even_cut
 from planner.cost.prices import Prices, block_seconds, cut_of, with_cut
 from planner.cost.step import makespans, memory_of_stages, stage_times, step_seconds
+from planner.cost.table import KEY_AXIS
 from planner.search.stages.options import Choices, Mixing, Priced, choices, fastest, priced
 from planner.search.stages.solver import Stages, StageTable, solve
 from planner.search.stages.stated import base_mode
@@ -56,7 +57,7 @@ def refine(p: Prices, mixing: Mixing, limit: float) -> Refined | None:
     if alone or schedule.adaptive or p.rows.offload[0]:
         return None
     layers = even_cut(p.task.model.num_layers, pp, vpp)
-    wide = with_cut(p, uniform(layers, int(p.rows.recompute[0])))
+    wide = with_cut(_alone(p), uniform(layers, int(p.rows.recompute[0])))
     search = _Chunked(wide, mixing, limit) if vpp > 1 or pp == 1 else _Single(wide, mixing, limit)
     best = None
     for cut, gap in search.cuts():
@@ -65,6 +66,15 @@ def refine(p: Prices, mixing: Mixing, limit: float) -> Refined | None:
         if found.memory <= limit and (best is None or found.step < best.step):
             best = found
     return best
+
+
+def _alone(p: Prices) -> Prices:
+    """A layout with its own row of the table of blocks alone."""
+    rows = {
+        each.name: getattr(p.table, each.name).take(p.key, axis=KEY_AXIS[each.name])
+        for each in fields(p.table)
+    }
+    return replace(p, table=replace(p.table, **rows), key=np.zeros(1, dtype=np.int64))
 
 
 def _exact(p: Prices, gap: float) -> Refined:

@@ -31,7 +31,7 @@ SIMULATED = 8
 """Neighbours of a cut that are simulated: those of the least bounds."""
 ROUNDS = 12
 """Rounds of improvement at most."""
-CLOSE = 1e-5
+CLOSE = 1e-4
 """Relative width at which the search for the least period ends."""
 EQUAL = 1e-9
 """Relative difference of two steps that counts as none."""
@@ -132,7 +132,7 @@ def solve(table: StageTable, start: IntArray | None = None, known: float = np.in
     ):
         return None
     stay = _scan(table, _staying(table)) or least
-    period = _least_period(table, [least[1], stay[1]])
+    period = _least_period(table, least[0], [least[1], stay[1]])
     cuts = [
         least[1],
         stay[1],
@@ -269,11 +269,17 @@ def _undominated(labels: list[tuple[float, float]]) -> list[tuple[float, float]]
     return kept
 
 
-def _least_period(table: StageTable, cuts: list[IntArray]) -> tuple[float, IntArray]:
-    """The least period of a long schedule, from below, and a cut that comes close to it."""
+def _least_period(table: StageTable, whole: float, cuts: list[IntArray]) -> tuple[float, IntArray]:
+    """The least period of a long schedule, from below, and a cut that comes close to it.
+
+    Args:
+        table: what every stage may hold.
+        whole: least seconds of one micro-batch through all stages; their mean is no longer than the period.
+        cuts: cuts that are known.
+    """
     known = [(_period(table, cut), cut) for cut in cuts]
     high, best = min(known, key=lambda each: each[0])
-    low = 0.0
+    low = min(high, whole / table.num_stages)
     while high - low > CLOSE * high:
         aim = (low + high) / 2
         found = _scan(table, _within(table, aim))

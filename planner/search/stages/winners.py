@@ -55,7 +55,8 @@ def best_cuts(outcome: Outcome, pins: Pins, deadline: float) -> Outcome:
     mixing: Mixing = "alike" if fixed else task.trainer.mixes_recompute
     entries = list(_entries(outcome, mixing, deadline))
     if mixing != "alike":
-        entries += _joining(outcome, mixing, deadline)
+        worst = max(entry.step for entry in entries)
+        entries += _joining(outcome, mixing, worst, deadline)
     entries.sort(key=lambda entry: entry.step)
     chosen = _distinct(entries, outcome.space.candidates)[:top]
     index = np.array([entry.index for entry in chosen])
@@ -89,13 +90,16 @@ def _entries(outcome: Outcome, mixing: Mixing, deadline: float) -> Iterator[_Ent
             yield even if found is None else replace(even, gap=found.gap)
 
 
-def _joining(outcome: Outcome, mixing: Mixing, deadline: float) -> Iterator[_Entry]:
-    """Layouts that do not fit without recompute, nor win with it in all layers, but may with it in some."""
+def _joining(outcome: Outcome, mixing: Mixing, worst: float, deadline: float) -> Iterator[_Entry]:
+    """Layouts that do not fit without recompute, nor win with it in all layers, but may with it in some.
+
+    Only those whose bound is below the worst of the others.
+    """
     candidates, bounded = outcome.space.candidates, outcome.bounded
     known = set(outcome.index.tolist())
     full = np.flatnonzero((candidates.recompute == RECOMPUTE.index("full")) & bounded.fits)
     pairs = _without(candidates, full)
-    pairs = pairs[bounded.step[pairs] < outcome.step[-1]]
+    pairs = pairs[bounded.step[pairs] < worst]
     for index in pairs[np.argsort(bounded.step[pairs], kind="stable")][:JOINING].tolist():
         if index not in known:
             found = _refined(outcome, index, mixing, deadline)
