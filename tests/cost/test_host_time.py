@@ -1,0 +1,90 @@
+"""The host's time counts operators and collectives; losses move what their code moves; messages grow with the ranks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from planner.candidates import Candidates, single
+from planner.cost import kernels
+from planner.cost.block import BlockCost, block_cost, block_structure
+from planner.cost.setting import axis_members, setting
+from planner.cost.states import state_cost
+from planner.question import Question, understand
+from planner.trainers.trainer import Task
+
+HOST = 0.01
+"""Seconds an operator: far more than any of them runs."""
+
+
+def task(**overhead: float) -> Task:
+    found = understand(
+        Question(model="llama-3-8b", cluster="h100-sxm:16", trainer="megatron", global_batch=16)
+    ).task
+    changed = replace(found.trainer.overhead, **overhead)
+    return replace(found, trainer=replace(found.trainer, overhead=changed))
+
+
+def layer(question: Task, rows: Candidates) -> BlockCost:
+    return block_cost(setting(question, rows), question.model.blocks[0], sp=False)
+
+
+def test_a_block_takes_no_less_than_its_launches() -> None:
+    rows = single(dp=16, shard_group=16)
+    slow, fast = layer(task(operator=HOST), rows), layer(task(operator=0.0), rows)
+    count = len(task().model.blocks[0].operators)
+    assert slow.forward[0] == pytest.approx(HOST * count)
+    assert slow.backward[0] == pytest.approx(2 * HOST * count)
+    assert slow.recompute["full"][0] == pytest.approx(HOST * count)
+    assert slow.recompute["none"][0] == 0
+    assert 0 < fast.forward[0] < slow.forward[0]
+    assert fast.recompute["full"][0] == pytest.approx(fast.forward[0])
+
+
+def test_collectives_are_launched_where_their_axis_is_split() -> None:
+    question = task(operator=HOST)
+    rows = single(dp=8, tp=2, shard_group=8)
+    form = block_structure(setting(question, rows), question.model.blocks[0], sp=False)
+    moves = sum(move.phase == "forward" and move.axis == "tp" for move in form.moves)
+    assert moves == 2
+    split, whole = layer(question, rows), layer(question, single(dp=16, shard_group=16))
+    waited = split.traffic["tp"].exposed_forward[0]
+    assert split.forward[0] + waited == pytest.approx(whole.forward[0] + moves * HOST)
+
+
+def test_losses_move_what_their_code_moves() -> None:
+    rows = single(dp=16, shard_group=16)
+    seconds = {}
+    for loss in kernels.LOSS:
+        question = task(operator=0.0)
+        question = replace(question, trainer=replace(question.trainer, loss=loss))
+        seconds[loss] = block_cost(setting(question, rows), question.model.head, sp=False).forward[
+            0
+        ]
+    logits = 8192 * 128256
+    chip = task().cluster.chip
+    more = (38.0 - 8.0) * logits / (chip.memory_bandwidth * chip.memory_efficiency)
+    assert seconds["megatron"] - seconds["fused"] == pytest.approx(more)
+    assert seconds["fused"] < seconds["torch"] < seconds["megatron"]
+
+
+def test_gathered_logits_cost_every_tp_rank_the_whole_loss() -> None:
+    rows = single(dp=2, tp=8, shard_group=2)
+    split = task(operator=0.0)
+    memory = replace(split.trainer.memory, logit_whole_bytes=20.0)
+    whole = replace(split, trainer=replace(split.trainer, memory=memory))
+    heads = [block_cost(setting(q, rows), q.model.head, sp=False) for q in (split, whole)]
+    assert heads[1].forward[0] > heads[0].forward[0]
+    assert heads[1].backward[0] > heads[0].backward[0]
+
+
+def test_larger_messages_make_a_reduction_no_slower() -> None:
+    rows = single(dp=16, sharding=1, shard_group=16)
+    grown = task()
+    fixed = replace(grown, trainer=replace(grown.trainer, bucket_per_rank=0.0))
+    bigger = replace(grown, trainer=replace(grown.trainer, bucket_per_rank=1e9))
+    once = [state_cost(q, rows, axis_members(q, rows)).once[0, 0] for q in (fixed, grown, bigger)]
+    assert once[2] < once[0]
+    assert np.all(np.diff(once) <= 0)
