@@ -56,7 +56,7 @@ def plan(
         PlannerError: wrong input, or pins that no layout can satisfy.
     """
     known = understand(question)
-    own = _own(known, question.warm_start) if question.warm_start else None
+    own = _own(known, question.warm_start) if question.warm_start else _of_file(known)
     deadline = time.monotonic() + question.time_limit
     outcome = search(
         known.task,
@@ -171,6 +171,20 @@ def _own(known: Understood, layout: Mapping[str, int | str]) -> Prices:
     if wrong:
         raise PlannerError(*wrong)
     cut = stated_cut(layout, row, task)
+    return prices(task, row) if cut is None else with_cut(prices(task, row), cut)
+
+
+def _of_file(known: Understood) -> Prices | None:
+    """The layout of the trainer's file that stands for the model, priced.
+
+    None where it is for other chips or breaks rules, of which ``check`` tells.
+    """
+    if not known.file_layout:
+        return None
+    task, _, row = _layout(known, known.file_layout)
+    if any(faults(task, row)):
+        return None
+    cut = stated_cut(known.file_layout, row, task)
     return prices(task, row) if cut is None else with_cut(prices(task, row), cut)
 
 

@@ -103,6 +103,8 @@ class Understood:
     fingerprints: Fingerprints
     asked: Asked
     hints: tuple[str, ...] = ()
+    file_layout: Mapping[str, int | str] = field(default_factory=dict)
+    """The layout of the trainer's file that stands for the model; empty where the model is none."""
 
 
 def understand(question: Question) -> Understood:
@@ -117,7 +119,7 @@ def understand(question: Question) -> Understood:
             f"objective cannot be '{question.objective}'.",
             f"Possible: {listed(OBJECTIVES)}.",
         )
-    question, told = with_trainer_file(question)
+    question, told, own = with_trainer_file(question)
     arch, cluster, trainer, file = _read_parts(question)
     recipe, assumed = _recipe(question, file, arch, cluster)
     cluster.chip.peak_for(recipe.precision)
@@ -146,14 +148,21 @@ def understand(question: Question) -> Understood:
         ),
         asked=question.asked(),
         hints=learning_rate_hints(recipe.global_batch, question.base_batch or file.base_batch),
+        file_layout=own,
     )
 
 
-def with_trainer_file(question: Question) -> tuple[Question, tuple[Assumption, ...]]:
-    """A question whose model is a trainer's configuration: what that says stands for what a person left open."""
+def with_trainer_file(
+    question: Question,
+) -> tuple[Question, tuple[Assumption, ...], Mapping[str, int | str]]:
+    """A question whose model is a trainer's configuration: what that says stands for what a person left open.
+
+    Returns:
+        The question filled, what was taken, and the file's own layout.
+    """
     path = Path(question.model).expanduser()
     if not is_trainer_file(path):
-        return question, ()
+        return question, (), {}
     found = read_trainer_file(path)
     says = {
         key: getattr(found, key) for key in ("global_batch", "seq_len", "precision", "optimizer")
@@ -169,7 +178,7 @@ def with_trainer_file(question: Question) -> tuple[Question, tuple[Assumption, .
     }
     words = ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in taken.items())
     told = Assumption(key="trainer_file", text=f"{words} ({path.name})")
-    return replace(question, **taken), (told,) * bool(taken)
+    return replace(question, **taken), (told,) * bool(taken), found.layout
 
 
 def learning_rate_hints(batch: int, base: int | None) -> tuple[str, ...]:

@@ -265,3 +265,8 @@ def test_a_trainer_s_file_stands_for_model_recipe_and_trainer(tmp_path: Path) ->
     assert answer.recipe.seq == LAYOUTS["ascend"][4]
     assert answer.model.num_params == plan("ascend").model.num_params
     assert any("mindformers.yaml" in a.text for a in answer.assumptions)
+    own = answer.alternatives[-1]
+    assert own.degrees == plan("ascend").degrees
+    assert own.step == pytest.approx(plan("ascend").step, rel=1e-6)
+    other = find(Question(model=str(path), cluster="a910b:32", top=1))
+    assert len(other.alternatives) == 1, "its layout is for other chips"
