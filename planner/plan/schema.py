@@ -217,9 +217,9 @@ class Proof(Part):
     """What is known about plans that were not priced exactly."""
 
     optimal: bool
-    """No candidate of the space is faster in this cost model."""
+    """No layout of the space with even stages, whose layers all recompute alike, is faster in this cost model."""
     bound: float
-    """Seconds; no candidate of the space is faster than this."""
+    """Seconds; no such layout is faster than this."""
     gap: float
     """(step - bound) / step."""
     searched: int
@@ -231,7 +231,8 @@ class Proof(Part):
     refined: int
     """Layouts priced exactly."""
     cut_gap: float = 0.0
-    """Share of the step by which another division of the plan's layers into stages could be faster."""
+    """Share of the step by which another division of the plan's own layers into stages could be faster. The fastest
+    layouts are divided; others might gain more by it."""
     stopped: bool = False
     """A time limit or the user stopped the search."""
 

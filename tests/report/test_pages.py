@@ -42,6 +42,21 @@ def test_page(name: str, width: int) -> None:
     assert max(map(len, page.splitlines())) <= width
 
 
+def test_a_plan_of_divided_stages_says_what_is_proven_of_them() -> None:
+    plan = answer("dense")
+    assert isinstance(plan, Plan)
+    degrees = plan.degrees.model_copy(update={"layers": (17, 15)})
+    proof = plan.proof.model_copy(update={"cut_gap": 0.004})
+    divided = plan.model_copy(update={"degrees": degrees, "proof": proof})
+    words = " ".join(plain(render(divided, width=100)).split())
+    assert (
+        "No layout with even stages is faster; other stages of this one gain at most 0.4 %" in words
+    )
+    assert "Nothing in this cost model is faster" in " ".join(
+        plain(render(plan, width=100)).split()
+    )
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_details(name: str) -> None:
     page = plain(
