@@ -46,7 +46,7 @@ def test_chip_is_physically_plausible(name):
     assert 250e9 <= chip.memory_bandwidth <= 10e12
     assert "bf16" in chip.peak or "fp16" in chip.peak
     for precision, peak in chip.peak.items():
-        assert 5e12 <= peak <= 6e15
+        assert 5e12 <= peak <= (2e16 if precision == "fp4" else 6e15)
         assert 0.25 <= chip.efficiency_for(precision) <= 0.95
     sixteen = chip.peak.get("bf16") or chip.peak["fp16"]
     assert 20 <= sixteen / chip.memory_bandwidth <= 600, "FLOPs a byte"
