@@ -123,7 +123,8 @@ def search(
     whole = space is None
     space = space or build_space(task, pins)
     found = _search(task, space, top, deadline, progress)
-    if found.best is not None or found.stopped or not whole or pins.on(("offload",)):
+    nothing = not len(space.candidates)  # and host memory lifts no rule
+    if found.best is not None or found.stopped or not whole or nothing or pins.on(("offload",)):
         return found
     return _search(task, with_offload(task, pins, space), top, deadline, progress)
 

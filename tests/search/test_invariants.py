@@ -161,6 +161,7 @@ def test_equal_layers_are_priced_once(task):
         priced[id(block), sp] += 1
         return real(setting, block, sp=sp)
 
+    task = replace(task, memory_limit=1e18)  # what does not fit is searched again with host memory
     kinds = task.model.layers
     deep = replace(task, model=replace(task.model, layers=kinds * (64 // len(kinds))))
     counts = []
