@@ -179,24 +179,21 @@ def _all(table: StageTable) -> Stages | None:
 def _scan(table: StageTable, combine: Combine, start: float = 0.0) -> tuple[float, IntArray] | None:
     """Least value after the last stage, and the cut that has it, for values that grow with the value before."""
     p, layers = table.num_stages, table.num_layers
+    ends = np.arange(layers + 1)
+    source = ends - table.sizes[:, None]
+    inside, source = source >= 0, np.maximum(source, 0)
     seconds = table.forward + table.backward
+    own = np.where(inside, seconds[:, source, np.arange(len(table.sizes))[:, None]], np.inf)
     value = np.full(layers + 1, np.inf)
     value[0] = start
     chosen = np.zeros((p, layers + 1), np.int64)
     for stage in range(p):
-        after = np.full(layers + 1, np.inf)
-        for place, size in enumerate(table.sizes):
-            last = layers + 1 - size
-            if last <= 0:
-                continue
-            own = seconds[stage, :last, place]
-            with np.errstate(invalid="ignore"):
-                found = combine(stage, value[:last], own)
-            found = np.where(np.isinf(own) | (value[:last] == np.inf), np.inf, found)
-            better = found < after[size:]
-            after[size:][better] = found[better]
-            chosen[stage, size:][better] = size
-        value = after
+        before = value[source]
+        with np.errstate(invalid="ignore"):
+            found = combine(stage, before, own[stage])
+        found = np.where(np.isinf(own[stage]) | (before == np.inf), np.inf, found)
+        place = found.argmin(axis=0)
+        value, chosen[stage] = found[place, ends], table.sizes[place]
     if np.isinf(value[layers]) and value[layers] > 0:
         return None
     cut, place = np.zeros(p, np.int64), layers
