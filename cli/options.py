@@ -106,7 +106,9 @@ Jobs: TypeAlias = Annotated[
 ]
 Backend: TypeAlias = Annotated[
     str,
-    typer.Option("--backend", metavar="NAME", help="Where they run: local, dask=ADDRESS or ray."),
+    typer.Option(
+        "--backend", metavar="NAME", help="Where they run: local, dask=ADDRESS or ray=ADDRESS."
+    ),
 ]
 Trainer: TypeAlias = Annotated[
     str,

@@ -10,6 +10,8 @@ from planner.errors import PlannerError, listed, nearest
 
 FEW = 8
 """Questions that are answered one after another: starting workers takes longer."""
+PATIENCE = 10.0
+"""Seconds that a Dask scheduler has to answer."""
 BACKENDS = ("local", "dask", "ray")
 Asked = TypeVar("Asked")
 Answer = TypeVar("Answer")
@@ -29,11 +31,12 @@ def answers(
         ask: a function of a module, so that other processes find it.
         questions: all of them.
         jobs: processes; None takes all cores where there are more than a few questions and joblib is installed.
-        backend: ``local``, ``dask=ADDRESS`` of a Dask scheduler, or ``ray`` with or without an address.
+        backend: ``local``, ``dask=ADDRESS`` of a Dask scheduler, or ``ray=ADDRESS``; without an address Dask and Ray
+            start workers on this machine.
         done: called with the number of answers so far and of all.
 
     Raises:
-        PlannerError: an unknown backend (A03), or a library that is not installed (A05).
+        PlannerError: an unknown backend or one that does not answer (A03), or a library that is not installed (A05).
     """
     name, _, address = backend.partition("=")
     if name not in BACKENDS:
@@ -82,14 +85,36 @@ def _workers(name: str, address: str) -> Iterator[None]:
         yield
     elif name == "dask":
         distributed = _library("distributed", "dask")
-        with distributed.Client(address or None), joblib.parallel_config("dask"):
+        with _reached(f"dask={address}"):
+            client = distributed.Client(address or None, timeout=PATIENCE)
+        with client, joblib.parallel_config("dask"):
             yield
     else:
         ray = _library("ray", "ray")
-        ray.init(address=address or None, ignore_reinit_error=True)
+        mine = not ray.is_initialized()
+        if mine:
+            with _reached(f"ray={address}"):
+                ray.init(address=address or None, logging_level="error", log_to_driver=False)
         _library("ray.util.joblib", "ray").register_ray()
-        with joblib.parallel_config("ray"):
-            yield
+        try:
+            with joblib.parallel_config("ray"):
+                yield
+        finally:
+            if mine:
+                ray.shutdown()
+
+
+@contextlib.contextmanager
+def _reached(backend: str) -> Iterator[None]:
+    """Turns a scheduler that does not answer, or an address that is none, into wrong input."""
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        raise PlannerError.of(
+            "A03",
+            f"--backend {backend}: no scheduler answers there ({error}).",
+            "Write it like dask=tcp://HOST:8786 or ray=HOST:6379.",
+        ) from None
 
 
 def _library(name: str, extra: str):  # type: ignore[no-untyped-def]  # noqa: ANN202

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -184,6 +185,19 @@ def test_a_dask_scheduler_does_the_work() -> None:
     distributed = pytest.importorskip("distributed")
     with distributed.LocalCluster(n_workers=1, processes=False, dashboard_address=None) as cluster:
         assert answers(square, [2, 3], backend=f"dask={cluster.scheduler_address}") == [4, 9]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_ray_s_workers_do_the_work() -> None:
+    ray = pytest.importorskip("ray")
+    assert answers(math.factorial, [2, 3], backend="ray", jobs=1) == [2, 6]
+    assert not ray.is_initialized()
+
+
+def test_a_scheduler_that_is_nowhere_is_wrong_input() -> None:
+    pytest.importorskip("distributed")
+    with pytest.raises(PlannerError, match="no scheduler answers there"):
+        answers(square, [1], backend="dask=carrier-pigeon://loft:1")
 
 
 def test_an_unknown_backend_and_a_missing_library(monkeypatch: pytest.MonkeyPatch) -> None:
