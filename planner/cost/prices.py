@@ -1,6 +1,6 @@
 """Many candidates priced at once: what their blocks cost, and proven lower bounds on step and memory.
 
-Every bound holds for any division of the layers over the stages; the exact price of a candidate
+Bounds are for stages that are as even as they can be: the exact price of a candidate
 (:mod:`planner.cost.step`) is never below it.
 """
 

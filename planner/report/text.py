@@ -210,10 +210,12 @@ def searched(plan: Plan, width: int) -> list[Line]:
         return [(Span("  Priced this one layout; nothing was searched."),)]
     counts = f"Searched {proof.searched:,} layouts, {proof.fitting:,} fit."
     if proof.optimal:
-        bound = f"Nothing in this cost model is faster (gap {percent(proof.gap, 0)})."
+        bound = (
+            f"No layout with even stages is faster in this cost model (gap {percent(proof.gap, 0)})"
+        )
         if plan.degrees.layers:
-            bound = "No layout with even stages is faster; "
-            bound += f"other stages of this one gain at most {percent(proof.cut_gap)}."
+            bound += f"; other stages of this one gain at most {percent(proof.cut_gap)}"
+        bound += "."
     else:
         bound = (
             f"Nothing can be faster than {show_seconds(proof.bound)} (gap {percent(proof.gap)})."
