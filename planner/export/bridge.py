@@ -70,14 +70,15 @@ def overrides(view: View) -> dict[str, Json]:
     if d.recompute == "none":
         keys["model.recompute_granularity"] = None
     spread = d.dp * d.cp > 1
+    distributed = bool(said["--use-distributed-optimizer"])
     return keys | {
         "model.seq_length": recipe.seq,
         "dataset.seq_length": recipe.seq,
         "model.cross_entropy_loss_fusion": True,
         "train.micro_batch_size": d.micro_batch,
         "train.global_batch_size": recipe.global_batch,
-        "ddp.use_distributed_optimizer": view.level == 1 and spread,
-        "optimizer.use_distributed_optimizer": view.level == 1 and spread,
+        "ddp.use_distributed_optimizer": distributed,
+        "optimizer.use_distributed_optimizer": distributed,
         "ddp.num_distributed_optimizer_instances": view.replicas if view.level == 1 else 1,
         "ddp.overlap_grad_reduce": spread,
         "ddp.overlap_param_gather": spread and view.level == 1,

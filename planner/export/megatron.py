@@ -84,6 +84,11 @@ def check(view: View, target: str) -> None:
     equal_layers(limits, view)
     any_level(limits, view, (0, 1))
     schedules(limits, view, "1f1b", "interleaved")
+    limits.refuse(
+        view.plan.recipe.optimizer in MOMENTS and view.level == 0 and d.dp * d.cp > 1,
+        f"{view.plan.recipe.optimizer} with unsharded states",
+        pinned("zero=1"),
+    )
     # initialize_model_parallel divides the ranks of a stage, the parser does not look
     left = (d.dp * d.cp * d.tp) % (d.ep * d.etp)
     limits.refuse(
@@ -168,10 +173,16 @@ def overlaps(view: View) -> str:
 
 
 def _states(view: View) -> list[tuple[str, Json]]:
-    data = view.degrees.dp * view.degrees.cp
+    """One data rank has nothing to shard, but the precision-aware optimizer is refused without the distributed one.
+
+    Source: megatron/core/optimizer/optimizer_config.py, OptimizerConfig.__post_init__.
+    """
+    d, narrow = view.degrees, view.plan.recipe.optimizer in MOMENTS
+    spread = d.dp * d.cp > 1
+    precise = narrow or d.offload == "optimizer"
     instances = view.replicas if view.level == 1 else 1
     return [
-        ("--use-distributed-optimizer", view.level == 1 and data > 1),
+        ("--use-distributed-optimizer", view.level == 1 if spread else precise),
         ("--num-distributed-optimizer-instances", instances if instances > 1 else None),
     ]
 

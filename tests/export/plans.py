@@ -31,6 +31,7 @@ LAYOUTS: dict[str, tuple[str, str, str, int, int, str]] = {
     "fsdp-hybrid": ("llama-3-8b", "h100-sxm:16", "fsdp", 64, 4096, "zero=3,shard-group=8,recompute=full"),
     "fsdp-ring": ("llama-3-8b", "h100-sxm:16", "fsdp", 32, 8192, "zero=3,cp=2,recompute=full"),
     "megatron-host": ("llama-3-8b", "h100-sxm:8", "megatron", 64, 4096, "zero=1,offload=optimizer,tp=2"),
+    "megatron-alone": ("llama-3-8b", "h100-sxm:1", "megatron", 64, 4096, "zero=1,offload=optimizer,recompute=full"),
     "titan-host": ("llama-3-8b", "h100-sxm:8", "torchtitan", 64, 4096, "zero=3,offload=states,recompute=full"),
     "fsdp-host": ("llama-3-8b", "h100-sxm:8", "fsdp", 64, 4096, "zero=3,offload=states,recompute=full"),
     "ascend": ("llama-3-8b", "a910b:64", "mindspore", 64, 4096, "tp=4,pp=4,recompute=full"),

@@ -113,6 +113,17 @@ def test_refusals(layout: str, to: str, phrase: str, nearest: str) -> None:
     assert any(phrase in fault and nearest in fault for fault in faults), faults
 
 
+def test_narrow_moments_need_the_distributed_optimizer() -> None:
+    """OptimizerConfig asserts it of the precision-aware optimizer, on one data rank as well."""
+    copies, alone = plan("copies"), plan("megatron-alone")
+    narrow = copies.recipe.model_copy(update={"optimizer": "adamw-bf16"})
+    with pytest.raises(PlannerError, match=r"adamw-bf16 with unsharded states.\n.*zero=1"):
+        export(copies.model_copy(update={"recipe": narrow}), "megatron")
+    single = alone.degrees.model_copy(update={"sharding": "none", "offload": "none"})
+    files = export(alone.model_copy(update={"recipe": narrow, "degrees": single}), "megatron")
+    assert "--use-distributed-optimizer" in files[0].text
+
+
 def test_an_unknown_format_and_an_old_plan() -> None:
     with pytest.raises(PlannerError, match=r"Nearest: .*megatron.*\n.*Possible") as caught:
         export(plan("data"), "megatorn")
