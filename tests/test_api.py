@@ -429,6 +429,16 @@ def test_odd_questions(facts):
 
 
 @pytest.mark.parametrize(
+    ("batch", "near"), [("10tok", "1."), ("3Ktok", "1 or 2."), ("5Ktok", "2 or 3.")]
+)
+def test_tokens_that_are_no_whole_sequences_name_the_nearest_batches(batch, near):
+    question = Question(model="gpt2", cluster="h100-sxm:8", seq_len=2000, global_batch=batch)
+    with pytest.raises(PlannerError) as refused:
+        plan(question)
+    assert refused.value.faults[0].fix == (f"Nearest, in sequences: {near}",)
+
+
+@pytest.mark.parametrize(
     "layout",
     [
         {"tp": 2**29, "pp": 2**29, "cp": 2**29},

@@ -37,7 +37,8 @@ def render_sizing(found: Sizing, width: int) -> list[Line]:
             *_curve(found, width),
         ]
     answer = f"{found.answer.chips:,} chip{'s' * (found.answer.chips > 1)}"
-    verdict = f"are the fewest that fit and {wanted}" if wanted else "are the fewest that fit"
+    are = "is" if found.answer.chips == 1 else "are"
+    verdict = f"{are} the fewest that fit and {wanted}" if wanted else f"{are} the fewest that fit"
     lines.append((Span(f"  {answer}", "good"), Span(f" {verdict}.")))
     if found.below is not None:
         lines += styled(

@@ -208,7 +208,7 @@ def _value(text: str, column: str, compare: str, value: str, trainer: Trainer) -
     if word not in lowered:
         more = ("any",) if column == "offload" else ()
         raise PlannerError.of(
-            "N02", f"pin '{text}': {value} is none of {listed((*choices, *more))}."
+            "N02", f"pin '{text}': {value} is not one of {listed((*choices, *more))}."
         )
     if compare != "=" and column in ("sp", "order", "schedule", "offload"):
         raise PlannerError.of("N02", f"pin '{text}': only = makes sense for {column}.")

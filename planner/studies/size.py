@@ -70,6 +70,8 @@ def _check(target: Target, task: Task) -> None:
         raise PlannerError.of(
             "A03", "--days and --dollars need --tokens.", "Write it like --tokens 15T"
         )
+    if target.days is not None and not 0 < target.days < math.inf:
+        raise PlannerError.of("A03", f"--days {target.days:g} is no deadline.", "Write it like 60")
     if target.dollars is not None and task.cluster.chip.price is None:
         raise PlannerError.of(
             "A03",

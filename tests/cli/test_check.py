@@ -53,6 +53,18 @@ def test_as_json(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert data["better"] is None
 
 
+def test_a_plan_is_no_configuration(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.undo()
+    plan = Path(__file__).parents[1] / "report" / "dense.json"
+    assert main(["check", str(plan), "-c", "h100-sxm"]) == 2
+    told = capsys.readouterr().err
+    assert "is a plan, no configuration of a trainer." in told
+    assert f"shardwright explain {plan}" in told
+    assert f"shardwright check {plan} --run" in told
+
+
 def test_broken_rules_and_wrong_clusters(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", str(script), "-c", "h100-sxm:32", "--no-search"]) == 5
     assert "but the cluster has 32 chips" in capsys.readouterr().out

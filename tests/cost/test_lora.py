@@ -13,6 +13,7 @@ from planner.cost.optimizers import newton_flops
 from planner.cost.prices import prices
 from planner.cost.states import state_bytes
 from planner.cost.step import exact, memory_of_stages, stage_times
+from planner.errors import PlannerError
 from planner.graph.adapters import with_adapters
 from planner.graph.architecture import Attention, Mlp
 from planner.recipe import MOMENT_BYTES, QUANTISED_BITS, Lora, Recipe
@@ -204,6 +205,17 @@ def test_bytes_without_fp32_weights(optimizer):
     bare = replace(task, recipe=replace(task.recipe, optimizer=optimizer, master_weights=False))
     assert state_bytes(bare).optimizer == MOMENT_BYTES[optimizer]
     assert state_bytes(bare).weights == 2
+
+
+def test_adapters_beside_products_that_a_model_lacks_are_refused(tmp_path):
+    asked = Question(
+        model="llama-3-8b",
+        cluster="h100-sxm:1",
+        recipe_file=recipe(tmp_path, "lora: {targets: [experts]}"),
+    )
+    with pytest.raises(PlannerError, match=r"no experts .* nothing would train") as refused:
+        plan(asked)
+    assert refused.value.faults[0].fix == ("targets of lora can be attention or mlp.",)
 
 
 def test_what_a_recipe_says_of_adapters():

@@ -82,6 +82,8 @@ def test_an_answer_says_what_the_next_smaller_one_lacks() -> None:
     page = plain(render_sizing(SIZING, 100))
     assert f"{SIZING.answer.chips:,} chips are the fewest that fit and see" in page
     assert f"{SIZING.below.chips:,}: " in page
+    one = SIZING.model_copy(update={"answer": SIZING.answer.model_copy(update={"chips": 1})})
+    assert "1 chip is the fewest that fit and" in plain(render_sizing(one, 100))
     none = SIZING.model_copy(update={"answer": None, "below": None, "note": "that is all"})
     assert "No number of chips would see 100 B tokens in 20 days: that is all." in plain(
         render_sizing(none, 100)

@@ -109,6 +109,9 @@ def test_what_else_cannot_be_judged() -> None:
         size(replace(QUESTION, cluster="ascend-910c"), target=Target(tokens=1e12, dollars=1e6))
     with pytest.raises(PlannerError, match="needs --step-time"):
         largest(QUESTION, "global-batch")
+    for days in (0.0, float("inf")):
+        with pytest.raises(PlannerError, match="is no deadline"):
+            size(QUESTION, target=Target(tokens=1e12, days=days))
 
 
 def test_what_does_not_fit_is_missed() -> None:

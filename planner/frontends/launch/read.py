@@ -100,6 +100,14 @@ def _by_ending(path: Path, text: str, asked: str | None) -> TrainerFile | None:
 
 def _json(where: str, text: str) -> TrainerFile | None:
     data = json_files.parsed(where, text)
+    if "schema_version" in data:
+        raise PlannerError.of(
+            "W03",
+            "is a plan, no configuration of a trainer.",
+            f"What it costs, and why: shardwright explain {where}",
+            f"Run it, scaled down: shardwright check {where} --run",
+            where=where,
+        )
     program = _known(data, _JSON_KEYS)
     readers = {
         "deepspeed": json_files.read_deepspeed,

@@ -39,8 +39,8 @@ KINDS = Rule(
 def _states(task: Task, candidates: Candidates) -> BoolArray:
     c, way = candidates, task.trainer.offload
     enough: BoolArray = ~c.in_host("optimizer") | (c.sharding >= 1)
-    keeps: BoolArray = enough & (~c.in_host("states") | (c.sharding >= way.states_from))
-    return keeps
+    sharded: BoolArray = enough & (~c.in_host("states") | (c.sharding >= way.states_from))
+    return sharded | ~_kinds(task, c)  # what it never keeps in host memory is the other rule's
 
 
 def _states_fault(task: Task, candidates: Candidates) -> Fault:
