@@ -16,7 +16,7 @@ from planner.frontends.cluster_file import read_cluster
 from planner.frontends.launch.read import is_trainer_file, read_trainer_file
 from planner.frontends.model_file import read_model
 from planner.frontends.recipe_file import RecipeFile, read_recipe
-from planner.graph.adapters import RANK, with_adapters
+from planner.graph.adapters import trained_by_adapters
 from planner.graph.architecture import Architecture
 from planner.graph.blocks import build_model
 from planner.graph.model import Model
@@ -24,7 +24,7 @@ from planner.hardware.change import changed
 from planner.hardware.cluster import Cluster
 from planner.plan.asked import Asked
 from planner.plan.schema import Assumption, Fingerprints
-from planner.recipe import DEFAULT_BATCH_TOKENS, PRECISIONS, TARGETS, Lora, OptimizerName, Recipe
+from planner.recipe import DEFAULT_BATCH_TOKENS, PRECISIONS, Lora, OptimizerName, Recipe
 from planner.search.operator_faults import impossible
 from planner.search.operator_pins import divided
 from planner.search.pins import Pins, parse_pins
@@ -203,22 +203,7 @@ def model_of(arch: Architecture, recipe: Recipe) -> Model:
     """The graph of an architecture as a recipe trains it."""
     model = build_model(arch, recipe.seq, fused=recipe.fused_attention)
     lora = recipe.lora
-    if lora is None:
-        return model
-    adapted = with_adapters(model, lora.rank, lora.targets)
-    if not any(RANK in block.sizes for block in adapted.blocks):
-        can = [word for word in TARGETS if _adapts(model, word)]
-        raise PlannerError.of(
-            "U02",
-            f"{arch.name} has no {listed(lora.targets)} that an adapter can stand beside: nothing would train.",
-            f"targets of lora can be {listed(can)}.",
-        )
-    return adapted
-
-
-def _adapts(model: Model, target: str) -> bool:
-    """Whether a model has products of a group of ``TARGETS``."""
-    return any(RANK in block.sizes for block in with_adapters(model, 1, (target,)).blocks)
+    return model if lora is None else trained_by_adapters(model, lora.rank, lora.targets)
 
 
 def _read_parts(question: Question) -> tuple[Architecture, Cluster, Trainer, RecipeFile]:

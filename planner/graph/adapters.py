@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
+from planner.errors import PlannerError, listed
 from planner.graph.model import Model
 from planner.graph.operator import Block, DimName, Operator, Tensor, Use
 
@@ -48,6 +49,26 @@ def with_adapters(model: Model, rank: int, targets: Collection[str]) -> Model:
         head=changed(model.head),
         mtp=tuple(changed(block) for block in model.mtp),
     )
+
+
+def trained_by_adapters(model: Model, rank: int, targets: Collection[str]) -> Model:
+    """As ``with_adapters``, of a model that has products of one of the groups at least.
+
+    Raises:
+        PlannerError: it has none, so nothing would train (U02).
+    """
+    can = [word for word in GROUPS if _has_adapters(with_adapters(model, 1, (word,)))]
+    if not set(can) & set(targets):
+        raise PlannerError.of(
+            "U02",
+            f"{model.name} has no {listed(sorted(targets))} to put adapters beside: nothing would train.",
+            f"targets of lora can be {listed(can)}.",
+        )
+    return with_adapters(model, rank, targets)
+
+
+def _has_adapters(model: Model) -> bool:
+    return any(RANK in block.sizes for block in model.blocks)
 
 
 def _adapted(block: Block, rank: int, beginnings: tuple[str, ...]) -> Block:

@@ -213,7 +213,9 @@ def test_adapters_beside_products_that_a_model_lacks_are_refused(tmp_path):
         cluster="h100-sxm:1",
         recipe_file=recipe(tmp_path, "lora: {targets: [experts]}"),
     )
-    with pytest.raises(PlannerError, match=r"no experts .* nothing would train") as refused:
+    with pytest.raises(
+        PlannerError, match=r"no experts to put adapters beside: nothing would train"
+    ) as refused:
         plan(asked)
     assert refused.value.faults[0].fix == ("targets of lora can be attention or mlp.",)
 
