@@ -111,8 +111,10 @@ def _inside(word: str) -> list[str]:
 
 
 def words_to_options(words: list[str]) -> dict[str, Json]:
-    """A list of arguments as options.
+    """A list of arguments as options; a Python file after an option's value is the program that torchrun starts.
 
+    >>> words_to_options("--nproc-per-node 8 pretrain_gpt.py --bf16".split())
+    {'nproc-per-node': '8', 'bf16': True}
     >>> words_to_options("--tp 8 --bf16 --modules a b --seed=1".split())
     {'tp': '8', 'bf16': True, 'modules': ['a', 'b'], 'seed': '1'}
     """
@@ -122,6 +124,8 @@ def words_to_options(words: list[str]) -> dict[str, Json]:
         if word.startswith("--") and len(word) > 2:
             name, equals, value = word[2:].partition("=")
             found[name] = value if equals else True
+        elif name and word.endswith(".py") and found[name] is not True:
+            name = ""
         elif name:
             before = found[name]
             found[name] = (
