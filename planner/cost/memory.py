@@ -162,15 +162,24 @@ def _moments(
     )
 
 
-def memory_bound(p: Prices) -> Array:
-    """Bytes that the fullest of the first, second and last stage needs: at least one rank needs as much; ``(n,)``."""
-    blocks = outer_stages(p)
-    pp = p.rows.pp[:, None]
-    stage = np.minimum(np.array([[0, 1, 0]]), pp - 1)
-    stage = np.where(np.array([[False, False, True]]), pp - 1, stage)
-    parts = memory_parts(p, blocks, held_at_least(p, blocks, stage))
-    first, second, last = np.moveaxis(sum(parts[1:], parts[0]), 1, 0)
-    return np.asarray(np.maximum(np.maximum(first, second), last))
+def memory_bound(p: Prices, enough: float = np.inf) -> Array:
+    """Bytes that the fullest of the first, second and last stage needs: at least one rank needs as much; ``(n,)``.
+
+    Args:
+        p: the candidates.
+        enough: bytes; of a candidate with a stage that needs more, the stages after it are not looked at.
+    """
+    blocks, bound = outer_stages(p), np.zeros(len(p.rows))
+    left = np.arange(len(p.rows))
+    for which, place in enumerate((0, 1, -1)):
+        last = p.rows.pp[:, None] - 1
+        stage = np.minimum(place, last) if place >= 0 else last
+        parts = memory_parts(p, blocks[:, [which]], held_at_least(p, blocks[:, [which]], stage))
+        bound[left] = np.maximum(bound[left], sum(parts[1:], parts[0])[:, 0])
+        going = np.flatnonzero(bound[left] <= enough)
+        if place >= 0 and len(going) < len(left):
+            left, blocks, p = left[going], blocks[going], p.take(going)
+    return bound
 
 
 def host_bound(p: Prices) -> Array:
@@ -194,7 +203,7 @@ def _most(columns: Array, values: Array) -> Array:
     """Largest value of the blocks that are there; shapes as in :func:`_total`."""
     most = np.zeros(columns.shape[1:])
     for column, value in zip(columns, values.T, strict=True):
-        np.maximum(most, np.where(column > 0, value[:, None], 0.0), out=most)
+        np.maximum(most, value[:, None] * (column > 0), out=most)
     return most
 
 

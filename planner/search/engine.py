@@ -186,7 +186,7 @@ def bound_all(task: Task, candidates: Candidates) -> Bounded:
         part = slice(start, start + SLICE)
         priced = bounded.priced(task, candidates, part)
         bounded.step[part] = step_bound(priced)
-        bounded.fits[part] = fits(task, memory_bound(priced), host_bound(priced))
+        bounded.fits[part] = fits(task, memory_bound(priced, room(task)), host_bound(priced))
     return bounded
 
 
