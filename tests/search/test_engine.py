@@ -74,7 +74,10 @@ def test_the_search_finds_exactly_the_best_layouts(data):
 def _check_bounds(priced, costs):
     assert (step_bound(priced) <= costs.step * (1 + SLACK)).all()
     assert (tight_bound(priced) <= costs.step * (1 + SLACK)).all()
-    assert (memory_bound(priced) <= costs.memory * (1 + SLACK)).all()
+    bound = memory_bound(priced)
+    assert (bound <= costs.memory * (1 + SLACK)).all()
+    enough = float(np.median(bound))
+    assert ((memory_bound(priced, enough) > enough) == (bound > enough)).all()
     assert (host_bound(priced) <= costs.host * (1 + SLACK)).all()
 
 
@@ -152,7 +155,7 @@ def test_ties_and_loose_bounds_never_cost_a_layout(task, salt, kinds, loose):
         "step_bound": lower(2),
         "tight_bound": lower(3),
         "exact": made,
-        "memory_bound": lambda p: memory(p) - mixed(p.rows, salt + 4) % 2,
+        "memory_bound": lambda p, enough: memory(p) - mixed(p.rows, salt + 4) % 2,
     }
     limited = replace(task, memory_limit=7.0)
     with pytest.MonkeyPatch.context() as patch:
