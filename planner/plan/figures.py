@@ -110,7 +110,7 @@ class Sensitivity(Part):
     """Stable id, such as ``chip.peak`` or ``node.bandwidth``."""
     label: str
     share: float
-    """By how much the number is changed, down and up: 0.2."""
+    """By how much the number is changed, down and up: 0.2; an efficiency rises to 1 at most."""
     low: float | None
     """Seconds with the number lowered; None where nothing fits."""
     high: float | None

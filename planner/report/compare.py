@@ -153,7 +153,12 @@ def _sensitivities(row: Compared, width: int) -> list[Line]:
         Column(heading=f"+{share}", cells=[_effect(s.high, row.step) for s in rows]),
         Column(heading="id", cells=[s.name for s in rows], left=True, drop=1),
     ]
-    return table(columns, width)
+    price = row.price_per_million_tokens
+    if price is None:
+        return table(columns, width)
+    low, high = (dollars(price * (1 + sign * rows[0].share)) for sign in (-1, 1))
+    words = f"With the price of a chip-hour (chip.price) {share} lower or higher: {low} or {high} per million tokens."
+    return [*table(columns, width), *styled(flow([words], " ", width, "  ", 2))]
 
 
 def _effect(step: float | None, now: float | None) -> str:

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 from planner.cost.prices import Prices, prices
 from planner.cost.step import exact
-from planner.hardware.change import hardware_numbers
-from planner.hardware.cluster import Cluster
+from planner.hardware.change import HardwareNumber, hardware_numbers
 from planner.plan.figures import Sensitivity
 from planner.search.engine import search
 from planner.search.pins import Pins
@@ -15,14 +14,16 @@ from planner.trainers.trainer import Task
 
 SHARE = 0.2
 """By how much each number is changed, down and up."""
-TIMED = ("flops", "bandwidth", "time")
-"""Kinds of numbers that a layout's step depends on."""
+UNTIMED = ("chip.memory", "chip.price", "chip.watts")
+"""Numbers that a layout's step does not depend on."""
 PATIENCE = 5.0
 """Seconds for one search with another amount of memory."""
 
 
 def sensitivities(task: Task, plan: Prices, pins: Pins | None) -> tuple[Sensitivity, ...]:
     """The step with every number of the hardware a fifth lower and higher, largest effect first.
+
+    Efficiencies rise to 1 at most. The host's numbers stand there where the step depends on them.
 
     Args:
         task: the question.
@@ -31,16 +32,11 @@ def sensitivities(task: Task, plan: Prices, pins: Pins | None) -> tuple[Sensitiv
             but the choice; None where nothing was searched.
     """
     found = [
-        Sensitivity(
-            name=number.id,
-            label=number.label,
-            share=SHARE,
-            low=_priced(task, plan, number.times(1 - SHARE)),
-            high=_priced(task, plan, number.times(1 + SHARE)),
-        )
+        _priced(task, plan, number)
         for number in hardware_numbers(task.cluster).values()
-        if number.kind in TIMED
+        if number.id not in UNTIMED
     ]
+    found = [s for s in found if not s.name.startswith("host.") or s.low != s.high]
     if pins is not None:
         low, high = (_searched(task, pins, 1 + sign * SHARE) for sign in (-1, 1))
         label = "memory of a chip, layout chosen anew"
@@ -58,8 +54,14 @@ def _effect(sensitivity: Sensitivity, step: float) -> float:
     return max(float("inf") if value is None else abs(value - step) for value in values)
 
 
-def _priced(task: Task, plan: Prices, cluster: Cluster) -> float:
-    return float(exact(prices(replace(task, cluster=cluster), plan.rows)).step[0])
+def _priced(task: Task, plan: Prices, number: HardwareNumber) -> Sensitivity:
+    low, high = (
+        float(
+            exact(prices(replace(task, cluster=number.times(1 + sign * SHARE)), plan.rows)).step[0]
+        )
+        for sign in (-1, 1)
+    )
+    return Sensitivity(name=number.id, label=number.label, share=SHARE, low=low, high=high)
 
 
 def _searched(task: Task, pins: Pins, factor: float) -> float | None:

@@ -21,13 +21,18 @@ def test_every_number_can_be_put_and_multiplied() -> None:
         "chip.price",
         "node.bandwidth",
         "network.latency",
+        "chip.matmul_efficiency",
+        "chip.attention_efficiency",
+        "chip.memory_efficiency",
+        "host.bandwidth",
+        "network.efficiency",
     } <= numbers.keys()
     for name, number in numbers.items():
         assert number.value > 0
         assert number.put(number.value) == CLUSTER, name
-        again = hardware_numbers(number.times(2.0))
+        again = hardware_numbers(number.times(0.5))
         for other, now in again.items():
-            factor = 2.0 if other == name else 1.0
+            factor = 0.5 if other == name else 1.0
             assert now.value == pytest.approx(factor * numbers[other].value), (name, other)
 
 
@@ -53,6 +58,13 @@ def test_values_have_units(text: str, value: float) -> None:
     assert replace(found, levels=CLUSTER.levels) == CLUSTER
 
 
+def test_an_efficiency_stops_at_one() -> None:
+    assert hardware_numbers(CLUSTER)["network.efficiency"].times(9.0).levels[1].efficiency == 1.0
+    most = hardware_numbers(CLUSTER)["chip.matmul_efficiency"].times(9.0).chip.matmul_efficiency
+    assert max(most.values()) == 1.0
+    assert changed(CLUSTER, "chip.memory_efficiency=0.5")[0].chip.memory_efficiency == 0.5
+
+
 def test_a_price_can_be_given_where_none_is_known() -> None:
     ascend = read_cluster("ascend-910c:64")
     assert ascend.chip.price is None
@@ -68,6 +80,8 @@ def test_a_price_can_be_given_where_none_is_known() -> None:
         ("node.bandwith=2x", "Nearest: node.bandwidth"),
         ("node.bandwidth", "is not NUMBER=VALUE"),
         ("node.bandwidth=400", "400 Gb/s or 50 GB/s"),
+        ("chip.memory_efficiency=1.2", "at most 1"),
+        ("chip.memory_efficiency=high", "0.8"),
         ("chip.memory=0x", "more than nothing"),
         ("chip.memory=-1x", "is no value"),
         ("chip.price=cheap", "2.50"),

@@ -153,10 +153,18 @@ def test_sensitivities_are_prices_of_other_clusters() -> None:
         "node.bandwidth",
         "network.latency",
     } <= by_name.keys()
+    assert {
+        "chip.matmul_efficiency",
+        "chip.attention_efficiency",
+        "node.efficiency",
+    } <= by_name.keys()
+    assert by_name["node.efficiency"].low == pytest.approx(by_name["node.bandwidth"].low)
+    assert not any(name.startswith("host.") for name in by_name)
+    slow = ("latency", "launch", "ramp")
     for s in figures.sensitivities:
         assert s.low is not None
         assert s.high is not None
-        better, worse = (s.low, s.high) if s.name.endswith("latency") else (s.high, s.low)
+        better, worse = (s.low, s.high) if s.name.endswith(slow) else (s.high, s.low)
         assert better <= answer.step * (1 + 1e-9) <= worse * (1 + 2e-9)
     chip = known.task.cluster.chip
     slower = replace(chip, peak={name: 0.8 * peak for name, peak in chip.peak.items()})
@@ -170,6 +178,15 @@ def test_sensitivities_are_prices_of_other_clusters() -> None:
         ),
     )
     assert by_name["chip.peak"].low == pytest.approx(breakdown(prices(task, row), 0).step)
+
+
+def test_the_host_s_numbers_count_where_states_stay_there() -> None:
+    question = Question(model="llama-3-8b", cluster="h100-sxm:64", global_batch=256, figures=True)
+    answer = price(question, {"tp": 2, "pp": 2, "offload": "optimizer"})
+    assert answer.figures is not None
+    by_name = {s.name: s for s in answer.figures.sensitivities}
+    slow, fast = by_name["host.memory_bandwidth"].low, by_name["host.memory_bandwidth"].high
+    assert slow > answer.step > fast
 
 
 def test_a_stated_layout_has_figures_but_no_landscape() -> None:

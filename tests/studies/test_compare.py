@@ -8,6 +8,9 @@ from dataclasses import replace
 import pytest
 
 from planner.api import Plan, PlannerError, Question, compare, plan
+from planner.report.compare import render_comparison
+from planner.report.numbers import dollars
+from planner.report.tables import plain
 from planner.studies.compare import Point, bound_by, compared
 from planner.studies.parallel import answers
 from planner.studies.ranges import counts, expanded
@@ -146,7 +149,14 @@ def test_what_does_not_fit_says_what_it_needs() -> None:
 
 
 def test_sensitivity_goes_the_right_way() -> None:
-    [row] = compare(QUESTION, sensitivity=True).rows
+    found = compare(QUESTION, sensitivity=True)
+    [row] = found.rows
+    price = row.price_per_million_tokens
+    page = " ".join(plain(render_comparison(found, 100)).split())
+    assert (
+        f"(chip.price) 20 % lower or higher: {dollars(0.8 * price)} or {dollars(1.2 * price)}"
+        in page
+    )
     by_name = {s.name: s for s in row.sensitivities}
     assert by_name["chip.peak"].low > row.step > by_name["chip.peak"].high
     assert by_name["node.bandwidth"].low >= row.step >= by_name["node.bandwidth"].high
