@@ -191,7 +191,7 @@ ModelSettings: TypeAlias = Annotated[
     typer.Option(
         "--set",
         metavar="KEY=VALUE",
-        help="A key of the model, as num_key_value_heads=8. Repeatable.",
+        help="A key of the model's file, as layers=40 or num_key_value_heads=8. Repeatable.",
     ),
 ]
 Out: TypeAlias = Annotated[

@@ -175,7 +175,8 @@ def _overridden(source: YamlSource, given: Overrides) -> Json:
         *outer, last = key.split(".")
         if not outer and last not in ModelDescription.model_fields:
             close = get_close_matches(last, list(ModelDescription.model_fields), n=1, cutoff=0.5)
-            fix = f"Nearest: {close[0]}." if close else "Keys: shardwright schema model"
+            keys = "Keys: shardwright schema model. Those of a part: attention.kv_heads=8"
+            fix = f"Nearest: {close[0]}." if close else keys
             raise PlannerError.of(
                 "Y01", f"--set {key}: a model described here has no such key.", fix
             )

@@ -25,7 +25,7 @@ def render_comparison(found: Comparison, width: int) -> list[Line]:
         for index, row in enumerate(found.rows)
     ]
     lines += table(comparison_columns(found), width, styles)
-    notes = [f"{label(row)}: {row.note}" for row in found.rows if row.note]
+    notes = [f"{label(row)}, {_chips(row)}: {row.note}" for row in found.rows if row.note]
     if notes:
         lines += [
             BLANK,
@@ -55,6 +55,10 @@ def label(row: Compared) -> str:
     """A row's cluster and what is changed of it."""
     name = row.cluster.rpartition(":")[0] or row.cluster
     return f"{name}, {row.what_if}" if row.what_if else name
+
+
+def _chips(row: Compared) -> str:
+    return f"{row.chips:,} chip{'s' * (row.chips > 1)}"
 
 
 def _cluster(row: Compared) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from itertools import chain
 
 import numpy as np
 
@@ -121,7 +122,8 @@ def _explain(b: Breakdown, terms: tuple[Term, ...]) -> str:
     if worst in STATES:
         level, data = int(rows.sharding[0]), int(rows.dp[0] * rows.cp[0])
         if level < STATES[worst]:
-            return f"{SHARDING[level]} does not shard {worst}; pp and tp alone divide them"
+            does = f"{SHARDING[level]} does not shard" if level else "nothing shards"
+            return f"{does} {worst}; pp and tp alone divide them"
         if data == 1:
             return "dp is 1: nothing left to shard them over"
         return f"spread over {int(rows.shard_group[0])} data ranks already"
@@ -133,7 +135,7 @@ def _explain(b: Breakdown, terms: tuple[Term, ...]) -> str:
 
 
 def _remedies(task: Task, pins: Pins, larger: Iterable[Cluster]) -> Iterator[Remedy]:
-    """The smallest change of each kind that fits: more or larger chips, smaller states, fewer of them, or elsewhere."""
+    """The smallest change of each kind that fits: more chips, more memory, smaller states, fewer of them, or elsewhere."""
     clusters = (
         (f"{chips:,} chips", "", replace(task, cluster=replace(task.cluster, num_chips=chips)))
         for chips in _more_chips(task.cluster)
@@ -146,7 +148,8 @@ def _remedies(task: Task, pins: Pins, larger: Iterable[Cluster]) -> Iterator[Rem
         )
         for c in larger
     )
-    recipe = task.recipe
+    recipe, usable = task.recipe, task.cluster.chip.memory_bytes
+    lifted = [("no --memory-limit", "", replace(task, memory_limit=usable))]
     small = replace(task, recipe=replace(recipe, optimizer="adamw-8bit"))
     states = [("--optimizer adamw-8bit", "changes convergence: check first", small)]
     lora = Lora()
@@ -158,7 +161,7 @@ def _remedies(task: Task, pins: Pins, larger: Iterable[Cluster]) -> Iterator[Rem
     few = [(f"lora: {{rank: {lora.rank}}} in a recipe file", "trains adapters only", tuned)]
     for kind in (
         clusters,
-        chips,
+        chain(lifted if task.memory_limit < usable else [], chips),
         states if recipe.optimizer == "adamw" else [],
         few if recipe.lora is None else [],
     ):

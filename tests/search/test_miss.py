@@ -7,13 +7,16 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 
+from planner.api import Question, plan
 from planner.cost import makespan
 from planner.cost.prices import prices
 from planner.cost.step import exact, exact_memory
+from planner.plan.schema import NoPlan, Plan
 from planner.search import miss
 from planner.search.miss import closest_miss, least_memory
 from planner.search.pins import Pins
 from planner.search.space import build_space
+from planner.units import GIB
 from tests.search.problems import as_tuples, examples, space_of, tasks
 
 
@@ -30,6 +33,22 @@ def test_the_closest_miss_needs_least_memory_of_all(task):
     assert found.memory.total.max() == pytest.approx(memory.min(), rel=1e-9)
     index = as_tuples(rows).index(as_tuples(found.prices.rows)[0])
     assert memory[index] == pytest.approx(memory.min(), rel=1e-9)
+
+
+def test_a_limit_of_the_user_is_lifted_before_another_chip_is_named():
+    asked = Question(model="llama-3-8b", cluster="h100-sxm:8", memory_limit="1", seq_len=4096)
+    found = plan(asked)
+    assert isinstance(found, NoPlan)
+    more = [remedy for remedy in found.remedies if remedy.limit > found.memory_limit]
+    assert [remedy.change for remedy in more] == ["no --memory-limit"]
+    assert more[0].limit == pytest.approx(79.1 * GIB, rel=1e-3)
+    assert isinstance(plan(replace(asked, memory_limit=None)), Plan)
+
+
+def test_states_that_nothing_shards_are_said_to_be_so():
+    found = plan(Question(model="llama-3-70b", cluster="h100-sxm:4", pins=("offload=none",)))
+    assert isinstance(found, NoPlan)
+    assert found.explanation == "nothing shards optimizer; pp and tp alone divide them"
 
 
 @given(tasks())
