@@ -135,7 +135,7 @@ def _explain(b: Breakdown, terms: tuple[Term, ...]) -> str:
 
 
 def _remedies(task: Task, pins: Pins, larger: Iterable[Cluster]) -> Iterator[Remedy]:
-    """The smallest change of each kind that fits: more chips, more memory, smaller states, fewer of them, or elsewhere."""
+    """The smallest change of each kind that fits: more chips or memory, smaller states, fewer of them, or elsewhere."""
     clusters = (
         (f"{chips:,} chips", "", replace(task, cluster=replace(task.cluster, num_chips=chips)))
         for chips in _more_chips(task.cluster)
