@@ -184,7 +184,10 @@ def _of_file(known: Understood) -> Prices | None:
     task, _, row = _layout(known, known.file_layout)
     if any(faults(task, row)):
         return None
-    cut = stated_cut(known.file_layout, row, task)
+    try:
+        cut = stated_cut(known.file_layout, row, task)
+    except PlannerError:
+        return None
     return prices(task, row) if cut is None else with_cut(prices(task, row), cut)
 
 

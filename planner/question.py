@@ -178,7 +178,7 @@ def with_trainer_file(
     }
     words = ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in taken.items())
     told = Assumption(key="trainer_file", text=f"{words} ({path.name})")
-    return replace(question, **taken), (told,) * bool(taken), found.layout
+    return replace(question, **taken), (told,) * bool(taken), found.divided
 
 
 def learning_rate_hints(batch: int, base: int | None) -> tuple[str, ...]:

@@ -67,7 +67,7 @@ def check(
     priced: Plan | None = None
     broken: tuple[Fault, ...] = ()
     try:
-        priced = price(question, file.layout)
+        priced = price(question, file.divided)
     except PlannerError as error:
         if any(fault.code not in RULES for fault in error.faults):
             raise

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from plans import LAYOUTS, plan
 from test_files import holding
 
-from planner.api import Question, check
+from planner.api import Question, check, price
 from planner.errors import PlannerError
 from planner.export.targets import export
 from planner.frontends.launch.read import is_trainer_file, read_trainer_file
@@ -59,11 +60,27 @@ def test_read_back(name: str, to: str, tmp_path: Path) -> None:
         keys = ("dp", "tp", "pp", "cp", "sharding", "shard_group", "offload")
         assert all(getattr(found.plan.degrees, k) == getattr(plan(name).degrees, k) for k in keys)
         return
-    assert found.plan.degrees == plan(name).degrees
+    undivided = dict.fromkeys(("layers", "full_layers", "selective_layers"), ())
+    assert found.plan.degrees.model_copy(update=undivided) == plan(name).degrees
+    if found.file.stages:  # the file states what the plan leaves to the trainer's rule
+        assert found.plan.degrees.layers == found.file.stages
     if name != "wide":  # dropout and a norm's bias are no arguments of the plan
         assert found.plan.model.num_params == plan(name).model.num_params
     assert found.plan.step == pytest.approx(plan(name).step, rel=1e-3 if name != "wide" else 0.1)
     assert found.file.chips in (None, plan(name).degrees.chips_used)
+
+
+def test_stages_of_a_search_are_priced_as_the_file_has_them(tmp_path: Path) -> None:
+    question = Question(model="llama-3-8b", cluster="h100-sxm:5", global_batch=40, seq_len=4096)
+    stages = {"pp": 5, "mbs": 2, "recompute": "none", "stage-layers": "7+7+7+7+4"}
+    own, even = price(question, stages), price(question, {**stages, "stage-layers": "6+6+7+7+6"})
+    assert own.memory > 1.05 * even.memory
+    for file in export(own, "megatron"):
+        (tmp_path / file.name).write_text(file.text)
+    found = check(tmp_path / "megatron.sh", replace(question, model=""), search=False)
+    assert found.file.stages == (7, 7, 7, 7, 4)
+    assert found.plan is not None
+    assert (found.plan.step, found.plan.memory) == (own.step, own.memory)
 
 
 @pytest.mark.parametrize("name", holding("megatron"))

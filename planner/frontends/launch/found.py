@@ -36,6 +36,13 @@ class TrainerFile:
     faults: tuple[Fault, ...] = ()
     """What the trainer takes without a word although it is wrong or does nothing (W04)."""
 
+    @property
+    def divided(self) -> Mapping[str, int | str]:
+        """The layout with the layers of every chunk, where they are stated and all recompute alike."""
+        if self.stages is None or self.layout.get("recompute") not in ("none", "selective", "full"):
+            return self.layout
+        return {**self.layout, "stage-layers": "+".join(map(str, self.stages))}
+
 
 @dataclass(slots=True)
 class Reader:
