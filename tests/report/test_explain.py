@@ -149,6 +149,12 @@ def test_differences_sum_to_the_difference_of_the_steps() -> None:
     assert max(map(len, plain(render_diff(found, 80)).splitlines())) <= 80
 
 
+def test_slower_is_the_share_of_time_that_tables_of_layouts_show() -> None:
+    double = PLAN.model_copy(update={"tokens_per_second": PLAN.tokens_per_second / 2})
+    assert "b beside a: 100.0 % slower" in plain(render_diff(diff(PLAN, double, ("a", "b")), 100))
+    assert "b beside a: 100.0 % faster" in plain(render_diff(diff(double, PLAN, ("a", "b")), 100))
+
+
 def test_equal_plans_have_no_difference() -> None:
     found = diff(PLAN, PLAN)
     assert not found.inputs
