@@ -40,20 +40,16 @@ def calibrate(
 ) -> int:
     """Fit a cluster's profile on measured steps of its own."""
     from cli.console import Screen
-    from cli.files import check_profile, write_whole
+    from cli.files import check_profile, write_or_refuse
     from planner.calibrate.calibrate import calibrate as fitted
     from planner.calibrate.own_cluster import profile
     from planner.calibrate.runs import read_runs
-    from planner.errors import PlannerError
 
     screen = Screen(quiet=quiet, verbose=verbose, no_color=no_color)
     check_profile(out)
     found = fitted(read_runs(runs), profile(cluster), trainer)
     screen.show(page(found, screen.width))
-    try:
-        write_whole(out, found.text)
-    except OSError as error:
-        raise PlannerError.of("O03", f"cannot write {out}: {error.strerror or error}.") from None
+    write_or_refuse(out, found.text)
     screen.note(f"Wrote {out}. Use it as --cluster {out}")
     return exits.ANSWER
 

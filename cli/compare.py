@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from cli import exits
 from cli import options as o
-
-if TYPE_CHECKING:
-    from cli.console import Screen
-    from planner.plan.findings import Comparison
 
 FORMATS = ("table", "json", "csv", "markdown")
 
@@ -57,12 +53,13 @@ def compare(
     jobs: o.Jobs = None,
     backend: o.Backend = "local",
     form: Form = "table",
+    out: o.TableOut = None,
     quiet: o.Quiet = False,
     verbose: o.Verbose = False,
     no_color: o.NoColor = False,
 ) -> int:
     """Find the best plan on each of several clusters, chip counts, trainers and what-ifs."""
-    from cli import asking
+    from cli import asking, studied
     from cli.console import ProgressLine, Screen
     from cli.layout import model_only
     from planner.api import compare as compared
@@ -70,6 +67,7 @@ def compare(
 
     screen = Screen(quiet=quiet, verbose=verbose, no_color=no_color)
     o.chosen(form, FORMATS, "--format")
+    studied.check_tables(out or ())
     earlier = asking.earlier_plan(like)
     clusters = cluster or ([earlier.asked.cluster] if earlier else [])
     question = asking.asked(
@@ -101,22 +99,14 @@ def compare(
             backend=backend,
             done=progress.count,
         )
-    _show(found, form, screen)
+    if form == "table":
+        screen.show(studied.page(found, min(screen.width, o.WIDEST)))
+    else:
+        screen.write(studied.text(found, form))
+    for path in out or ():
+        studied.write_table(path, found)
+        screen.note(f"Wrote {path}.")
     if found.left_out:
         screen.note(f"Stopped. {found.left_out:,} rows were not looked at.")
         return exits.STOPPED
     return exits.NO_PLAN if found.fastest is None else exits.ANSWER
-
-
-def _show(found: Comparison, form: str, screen: Screen) -> None:
-    from planner.plan.write import write_json
-    from planner.report.compare import comparison_csv, comparison_markdown, render_comparison
-
-    if form == "json":
-        screen.write(write_json(found.model_dump(mode="json")))
-    elif form == "csv":
-        screen.write(comparison_csv(found))
-    elif form == "markdown":
-        screen.write(comparison_markdown(found))
-    else:
-        screen.show(render_comparison(found, min(screen.width, o.WIDEST)))

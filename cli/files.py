@@ -55,7 +55,7 @@ def check_profile(path: Path) -> None:
     elif path.is_file() and not _is_profile(path):
         what = f"{path} is there and is not a cluster's profile; it is not overwritten."
         fault = Fault("O02", what, ("Choose another name, or remove it.",))
-    fault = fault or _place_fault(path)
+    fault = fault or place_fault(path)
     if fault is not None:
         raise PlannerError(fault)
 
@@ -76,10 +76,7 @@ def write_output(path: Path, plan: Plan) -> None:
         PlannerError: as :func:`check_outputs`.
     """
     check_outputs([path])
-    try:
-        write_whole(path, _text(path, plan))
-    except OSError as error:
-        raise PlannerError.of("O03", f"cannot write {path}: {error.strerror or error}.") from None
+    write_or_refuse(path, _text(path, plan))
 
 
 def write_files(folder: Path, files: Sequence[File], *, anything: bool = False) -> list[Path]:
@@ -98,13 +95,9 @@ def write_files(folder: Path, files: Sequence[File], *, anything: bool = False) 
     if faults:
         raise PlannerError(*faults)
     for path, file in zip(paths, files, strict=True):
-        try:
-            write_whole(path, file.text)
-            if file.executable:
-                path.chmod(path.stat().st_mode | 0o111)
-        except OSError as error:
-            why = error.strerror or error
-            raise PlannerError.of("O03", f"cannot write {path}: {why}.") from None
+        write_or_refuse(path, file.text)
+        if file.executable:
+            path.chmod(path.stat().st_mode | 0o111)
     return paths
 
 
@@ -119,7 +112,7 @@ def _export_fault(path: Path, anything: bool) -> Fault | None:
     if other:
         what = f"{path} is there and was not exported by shardwright; it is not overwritten."
         return Fault("O02", what, ("Choose another folder, or remove it.",))
-    return _place_fault(path)
+    return place_fault(path)
 
 
 def _text(path: Path, plan: Plan) -> str | bytes:
@@ -135,6 +128,18 @@ def _text(path: Path, plan: Plan) -> str | bytes:
         return render_html(plan, *tabs(plan))
     renderers = {".json": write_plan, ".csv": render_csv, ".md": render_markdown}
     return renderers[path.suffix](plan)
+
+
+def write_or_refuse(path: Path, text: str | bytes) -> None:
+    """Writes a file whole.
+
+    Raises:
+        PlannerError: a place that cannot be written (O03).
+    """
+    try:
+        write_whole(path, text)
+    except OSError as error:
+        raise PlannerError.of("O03", f"cannot write {path}: {error.strerror or error}.") from None
 
 
 def write_whole(path: Path, text: str | bytes) -> None:
@@ -180,7 +185,7 @@ def _fault(path: Path) -> Fault | None:
             return Fault("O02", what, ("Choose another name, or remove it.",))
     except (OSError, ValueError):
         pass
-    return _place_fault(path)
+    return place_fault(path)
 
 
 def _is_timeline(path: Path) -> bool:
@@ -193,7 +198,7 @@ def _is_timeline(path: Path) -> bool:
     return not text.strip() or text.startswith(b'{"traceEvents":')
 
 
-def _place_fault(path: Path) -> Fault | None:
+def place_fault(path: Path) -> Fault | None:
     """What is wrong with the place of a file, whatever it holds."""
     try:
         if path.is_dir():

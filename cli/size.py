@@ -10,11 +10,10 @@ from cli import exits
 from cli import options as o
 
 if TYPE_CHECKING:
-    from cli.console import Screen
     from planner.plan.findings import Largest, Sizing
 
 LARGEST = ("seq-len", "global-batch")
-FORMATS = ("table", "json", "csv")
+FORMATS = ("table", "json", "csv", "markdown")
 
 StepTime = Annotated[
     str | None, typer.Option("--step-time", metavar="TIME", help="A step may take so long, as 10s.")
@@ -61,12 +60,13 @@ def size(
     jobs: o.Jobs = None,
     backend: o.Backend = "local",
     form: Form = "table",
+    out: o.TableOut = None,
     quiet: o.Quiet = False,
     verbose: o.Verbose = False,
     no_color: o.NoColor = False,
 ) -> int:
     """Find the fewest chips that fit, or that meet a step time, a deadline or a price."""
-    from cli import asking
+    from cli import asking, studied
     from cli.console import ProgressLine, Screen
     from cli.layout import model_only
     from planner.api import Target
@@ -75,6 +75,7 @@ def size(
 
     screen = Screen(quiet=quiet, verbose=verbose, no_color=no_color)
     o.chosen(form, FORMATS, "--format")
+    studied.check_tables(out or ())
     what = None if largest is None else o.chosen(largest, LARGEST, "--largest")
     step = None if step_time is None else o.seconds(step_time, "--step-time")
     total, cost = o.amount(tokens, "--tokens"), o.amount(dollars, "--dollars")
@@ -104,21 +105,11 @@ def size(
             )
         else:
             found = find_largest(question, what, target=target, done=progress.count)  # type: ignore[arg-type]
-    _show(found, form, screen)
-    return exits.NO_PLAN if found.answer is None else exits.ANSWER
-
-
-def _show(found: Sizing | Largest, form: str, screen: Screen) -> None:
-    from planner.plan.findings import Largest
-    from planner.plan.write import write_json
-    from planner.report.size import render_largest, render_sizing, sizing_csv
-
-    width = min(screen.width, o.WIDEST)
-    if form == "json":
-        screen.write(write_json(found.model_dump(mode="json")))
-    elif isinstance(found, Largest):
-        screen.show(render_largest(found, width))
-    elif form == "csv":
-        screen.write(sizing_csv(found))
+    if form == "table":
+        screen.show(studied.page(found, min(screen.width, o.WIDEST)))
     else:
-        screen.show(render_sizing(found, width))
+        screen.write(studied.text(found, form))
+    for path in out or ():
+        studied.write_table(path, found)
+        screen.note(f"Wrote {path}.")
+    return exits.NO_PLAN if found.answer is None else exits.ANSWER

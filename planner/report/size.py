@@ -8,8 +8,9 @@ from collections.abc import Iterator, Sequence
 
 from planner.plan.findings import Compared, Largest, Sizing, Target
 from planner.report.compare import NOTHING, degrees_product
+from planner.report.markdown import ENDLESS, markdown_table
 from planner.report.numbers import bar, dollars, gib, percent
-from planner.report.tables import BLANK, Column, Line, Span, Style, flow, styled, table
+from planner.report.tables import BLANK, Column, Line, Span, Style, flow, plain, styled, table
 from planner.units import show_count, show_seconds, three_digits
 
 BAR = 16
@@ -17,37 +18,34 @@ BAR = 16
 
 def render_sizing(found: Sizing, width: int) -> list[Line]:
     """The page of ``size``."""
+    title: Line = (Span(f"  {_title(found)}", "head"),)
+    rows = list(_shown(found))
+    styles: list[Style] = [
+        "good" if row is found.answer else "" if row.fits else "dim" for row in rows
+    ]
+    curve = [BLANK, *table(_sizing_columns(found, rows), width, styles)] if rows else []
+    return [title, BLANK, *_verdict(found, width), *curve]
+
+
+def _title(found: Sizing) -> str:
     recipe = found.recipe
-    title = f"{found.model.name} on {found.cluster}, {recipe.global_batch:,} × {recipe.seq:,} tokens a step"
-    lines: list[Line] = [(Span(f"  {title}, {recipe.precision}", "head"),), BLANK]
+    asked = f"{recipe.global_batch:,} × {recipe.seq:,} tokens a step, {recipe.precision}"
+    return f"{found.model.name} on {found.cluster}, {asked}"
+
+
+def _verdict(found: Sizing, width: int) -> list[Line]:
     wanted = wishes(found.target)
     if found.answer is None:
-        return [
-            *lines,
-            *styled(
-                flow(
-                    [f"No number of chips would {wanted or 'fit'}: {found.note}."],
-                    " ",
-                    width,
-                    "  ",
-                    2,
-                ),
-                "bad",
-            ),
-            *_curve(found, width),
-        ]
+        words = f"No number of chips would {wanted or 'fit'}: {found.note}."
+        return styled(flow([words], " ", width, "  ", 2), "bad")
     answer = f"{found.answer.chips:,} chip{'s' * (found.answer.chips > 1)}"
     are = "is" if found.answer.chips == 1 else "are"
     verdict = f"{are} the fewest that fit and {wanted}" if wanted else f"{are} the fewest that fit"
-    lines.append((Span(f"  {answer}", "good"), Span(f" {verdict}.")))
+    lines: list[Line] = [(Span(f"  {answer}", "good"), Span(f" {verdict}."))]
     if found.below is not None:
-        lines += styled(
-            flow(
-                [f"{found.below.chips:,}: {lack(found.below, found.target)}."], " ", width, "  ", 4
-            ),
-            "dim",
-        )
-    return [*lines, *_curve(found, width)]
+        words = f"{found.below.chips:,}: {lack(found.below, found.target)}."
+        lines += styled(flow([words], " ", width, "  ", 4), "dim")
+    return lines
 
 
 def wishes(target: Target) -> str:
@@ -77,10 +75,7 @@ def lack(row: Compared, target: Target) -> str:
     return ", ".join(words)
 
 
-def _curve(found: Sizing, width: int) -> list[Line]:
-    rows = list(_shown(found))
-    if not rows:
-        return []
+def _sizing_columns(found: Sizing, rows: Sequence[Compared]) -> list[Column]:
     target, answer = found.target, found.answer
     chips = [
         f"{row.chips:,}" + (" ✔" if answer and row.chips == answer.chips else "") for row in rows
@@ -91,8 +86,7 @@ def _curve(found: Sizing, width: int) -> list[Line]:
             Column(heading="days", cells=[days(row, target) for row in rows]),
             Column(heading="cost", cells=[_cost(row, target) for row in rows]),
         ]
-    styles: list[Style] = ["good" if row is answer else "" if row.fits else "dim" for row in rows]
-    return [BLANK, *table(columns, width, styles)]
+    return columns
 
 
 def _shown(found: Sizing) -> Iterator[Compared]:
@@ -142,38 +136,79 @@ def _cost(row: Compared, target: Target) -> str:
     return NOTHING if price is None or target.tokens is None else money(price * target.tokens / 1e6)
 
 
+UNITS = {"seq-len": "tokens", "global-batch": "sequences"}
+
+
 def render_largest(found: Largest, width: int) -> list[Line]:
     """The page of ``size --largest``."""
+    styles: list[Style] = [
+        "good" if row is found.answer else "" if row.fits else "dim" for _, row in found.curve
+    ]
+    title: Line = (Span(f"  {_largest_title(found)}", "head"),)
+    curve = table(_largest_columns(found), width, styles)
+    return [title, BLANK, *_largest_verdict(found, width), BLANK, *curve]
+
+
+def _largest_title(found: Largest) -> str:
+    return f"{found.model.name} on {(found.answer or found.curve[0][1]).cluster}"
+
+
+def _largest_verdict(found: Largest, width: int) -> list[Line]:
     what = {"seq-len": "sequence", "global-batch": "global batch"}[found.what]
-    unit = {"seq-len": "tokens", "global-batch": "sequences"}[found.what]
-    row = found.answer or found.curve[0][1]
-    lines: list[Line] = [(Span(f"  {found.model.name} on {row.cluster}", "head"),), BLANK]
     limit = found.target.step
     within = "" if limit is None else f" in steps of at most {show_seconds(limit)}"
     if found.value is None:
-        lines += styled([f"  No {what} fits{within}."], "bad")
+        lines = styled([f"  No {what} fits{within}."], "bad")
     else:
-        verdict = f" are the {'longest' if found.what == 'seq-len' else 'largest'} {what} that fits{within}."
-        lines.append((Span(f"  {found.value:,} {unit}", "good"), Span(verdict)))
+        size = "longest" if found.what == "seq-len" else "largest"
+        verdict = f" are the {size} {what} that fits{within}."
+        lines = [(Span(f"  {found.value:,} {UNITS[found.what]}", "good"), Span(verdict))]
     if found.above is not None:
         why = lack(found.above, found.target)
         lines += styled(flow([f"{found.above_value:,}: {why}."], " ", width, "  ", 4), "dim")
+    return lines
+
+
+def _largest_columns(found: Largest) -> list[Column]:
     values = [f"{value:,}" + (" ✔" if value == found.value else "") for value, _ in found.curve]
-    rows = [row for _, row in found.curve]
-    styles: list[Style] = [
-        "good" if row is found.answer else "" if row.fits else "dim" for row in rows
-    ]
-    columns = [Column(heading=unit, cells=values, left=True), *curve_columns(rows)]
-    return [*lines, BLANK, *table(columns, width, styles)]
+    first = Column(heading=UNITS[found.what], cells=values, left=True)
+    return [first, *curve_columns([row for _, row in found.curve])]
+
+
+def sizing_markdown(found: Sizing) -> str:
+    """The answer and the table as Markdown."""
+    columns = _sizing_columns(found, list(_shown(found)))
+    return _markdown(_title(found), _verdict(found, ENDLESS), columns)
+
+
+def largest_markdown(found: Largest) -> str:
+    """The answer and the table as Markdown."""
+    verdict = _largest_verdict(found, ENDLESS)
+    return _markdown(_largest_title(found), verdict, _largest_columns(found))
+
+
+def _markdown(title: str, verdict: Sequence[Line], columns: Sequence[Column]) -> str:
+    sentences = "\n\n".join(line.strip() for line in plain(verdict).splitlines())
+    without_bars = [column for column in columns if column.heading]
+    return f"## {title}\n\n{sentences}\n\n{markdown_table(without_bars)}"
 
 
 def sizing_csv(found: Sizing) -> str:
     """The curve, numbers in full: seconds, bytes, dollars."""
+    return _csv([((), row) for row in found.curve])
+
+
+def largest_csv(found: Largest) -> str:
+    """The same with the batch or sequence in front."""
+    return _csv([((value,), row) for value, row in found.curve], (found.what,))
+
+
+def _csv(rows: Sequence[tuple[tuple[int, ...], Compared]], first: tuple[str, ...] = ()) -> str:
     names = [name for name in Compared.model_fields if name not in ("degrees", "sensitivities")]
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(names)
-    for row in found.curve:
+    writer.writerow([*first, *names])
+    for before, row in rows:
         values = (getattr(row, name) for name in names)
-        writer.writerow(["" if value is None else value for value in values])
+        writer.writerow([*before, *("" if value is None else value for value in values)])
     return stream.getvalue()

@@ -75,6 +75,27 @@ def test_size_shows_the_page(planner: Any, capsys: pytest.CaptureFixture[str]) -
     assert "chips" in capsys.readouterr().out.splitlines()[0]
 
 
+@pytest.mark.parametrize("line", ["compare m -c c", "size m -c c", "size m -c c --largest seq-len"])
+def test_tables_in_files(
+    line: str, planner: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A file holds what its form prints, is written again over its like, and over nothing else."""
+    for ending, form in ((".csv", "csv"), (".md", "markdown"), (".json", "json")):
+        path = tmp_path / f"table{ending}"
+        assert main([*line.split(), "-f", form, "-o", str(path)]) == 0
+        out, err = capsys.readouterr()
+        assert path.read_text() == out
+        assert err == f"Wrote {path}.\n"
+        assert main([*line.split(), "-o", str(path), "--quiet"]) == 0
+        assert path.read_text() == out
+        path.write_text("{}" if form == "json" else "mine")
+        planner.question = None
+        assert main([*line.split(), "-o", str(path)]) == 2
+        assert capsys.readouterr().err.rstrip().endswith("[O02]")
+        assert planner.question is None
+    assert len(list(tmp_path.iterdir())) == 3
+
+
 def test_the_largest_sequence(planner: Any, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["size", "m", "-c", "c", "--largest", "seq-len"]) == 0
     assert capsys.readouterr().out == (GOLDEN / "largest-100.txt").read_text()
@@ -99,6 +120,7 @@ def test_progress_counts_plans(
         ("compare m -c c --chips many", "C02", "64,128 or 64..1024"),
         ("compare m -c c --price h100-sxm=cheap", "A04", "h100-sxm=2.50"),
         ("compare m -c c --price h100-sxm", "A04", "is not KEY=VALUE"),
+        ("compare m -c c --out table.html", "O01", ".json, .csv or .md"),
         ("compare m -c c -f yaml", "A03", "table, json, csv or markdown"),
         ("size m -c c --step-time soon", "A03", "--step-time 'soon'"),
         ("size m -c c --tokens many", "A03", "15T, 300B or 5M"),

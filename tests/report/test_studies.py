@@ -13,7 +13,14 @@ from planner.report.compare import (
     comparison_markdown,
     render_comparison,
 )
-from planner.report.size import render_largest, render_sizing, sizing_csv
+from planner.report.size import (
+    largest_csv,
+    largest_markdown,
+    render_largest,
+    render_sizing,
+    sizing_csv,
+    sizing_markdown,
+)
 from planner.report.tables import plain
 from tests.report.test_pages import compare
 
@@ -70,12 +77,17 @@ def test_csv_has_the_numbers_in_full() -> None:
         assert told["tp"] == ("" if row.degrees is None else str(row.degrees.tp))
     curve = list(csv.DictReader(sizing_csv(SIZING).splitlines()))
     assert [int(row["chips"]) for row in curve] == [row.chips for row in SIZING.curve]
+    tried = list(csv.DictReader(largest_csv(LARGEST).splitlines()))
+    assert [int(row["seq-len"]) for row in tried] == [value for value, _ in LARGEST.curve]
+    assert [row["fits"] for row in tried] == [str(row.fits) for _, row in LARGEST.curve]
 
 
 def test_markdown_is_the_table() -> None:
     text = comparison_markdown(COMPARISON)
     assert text.count("\n|") == len(COMPARISON.rows) + 2
     compare(text, "comparison.markdown")
+    compare(sizing_markdown(SIZING), "sizing.markdown")
+    compare(largest_markdown(LARGEST), "largest.markdown")
 
 
 def test_an_answer_says_what_the_next_smaller_one_lacks() -> None:
