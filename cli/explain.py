@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from planner.report.tables import Line
     from planner.studies.explain import Explanation
 
+FORMATS = ("table", "json", "markdown")
+
+Form = Annotated[str, typer.Option("--format", "-f", metavar="NAME", help=f"{', '.join(FORMATS)}.")]
 Item = Annotated[
     str | None,
     typer.Argument(
@@ -41,7 +44,7 @@ def explain(
     item: Item = None,
     depth: Depth = 2,
     measured: Measured = None,
-    form: o.ShortFormat = "table",
+    form: Form = "table",
     quiet: o.Quiet = False,
     no_color: o.NoColor = False,
 ) -> int:
@@ -52,21 +55,25 @@ def explain(
     from planner.calibrate.measured import measured_run
     from planner.plan.tree import Node
     from planner.plan.write import write_json
+    from planner.report.markdown import markdown_page
     from planner.report.tree import render_measured
 
     screen = Screen(quiet=quiet, no_color=no_color)
-    o.chosen(form, o.SHORT_FORMATS, "--format")
+    o.chosen(form, FORMATS, "--format")
     run = None if measured is None else measured_run(measured)
     answer = read_plan(plan)
     why = found(answer, item, name=str(plan))
     if form == "json":
         screen.write(write_json(_data(why)))
         return exits.ANSWER
-    width = min(screen.width, o.WIDEST)
+    width = o.WIDEST if form == "markdown" else min(screen.width, o.WIDEST)
     page = _page(answer, why, width, depth)
     if run is not None and isinstance(why, Node):
         page += render_measured(answer, run.step, run.memory, run.parts)
-    screen.show(page)
+    if form == "markdown":
+        screen.write(markdown_page(answer, item or "", page))
+    else:
+        screen.show(page)
     if old := staleness(answer, str(plan)):
         screen.note(f"Warning: {old}")
     return exits.ANSWER

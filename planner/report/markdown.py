@@ -11,7 +11,7 @@ from planner.report.no_plan import render_no_plan
 from planner.report.numbers import gib, gib_parts, percents, seconds_parts
 from planner.report.pins import pinned
 from planner.report.removed import removed_by_family
-from planner.report.tables import BLANK, Column, plain
+from planner.report.tables import BLANK, Column, Line, plain
 from planner.report.text import searched, verdict
 from planner.units import show_seconds
 
@@ -23,10 +23,9 @@ ENDLESS = 10_000
 
 def render_markdown(answer: Plan | NoPlan) -> str:
     """The page: verdict, where a step goes, the fullest chip, alternatives, and what it rests on."""
-    model, cluster = answer.model, answer.cluster
-    title = f"## {model.name} on {cluster.num_chips:,} × {cluster.chip}, {answer.trainer}\n"
+    title = _title(answer)
     if isinstance(answer, NoPlan):
-        return f"{title}\n```text\n{plain(render_no_plan(answer, 100))}```\n"
+        return markdown_page(answer, "", render_no_plan(answer, 100))
     sentences = "\n\n".join(line.strip() for line in plain(verdict(answer, ENDLESS)).splitlines())
     basis = [
         *(f"- Pinned: {pin}" for pin in pinned(answer, "`")),
@@ -48,6 +47,23 @@ def render_markdown(answer: Plan | NoPlan) -> str:
         f"{removed}\n" if removed else "",
     ]
     return "\n".join(part for part in parts if part)
+
+
+def markdown_page(answer: Plan | NoPlan, item: str, page: Sequence[Line]) -> str:
+    """A page of the terminal as it stands, below a title: a tree is no table.
+
+    Args:
+        answer: what it is about.
+        item: the id of what is shown; empty where that is the whole plan.
+        page: its lines.
+    """
+    what = f"\n`{item}`\n" if item else ""
+    return f"{_title(answer)}{what}\n```text\n{plain(page)}```\n"
+
+
+def _title(answer: Plan | NoPlan) -> str:
+    cluster = answer.cluster
+    return f"## {answer.model.name} on {cluster.num_chips:,} × {cluster.chip}, {answer.trainer}\n"
 
 
 def _time(plan: Plan) -> str:

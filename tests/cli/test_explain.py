@@ -42,6 +42,18 @@ def test_explain_one_item(capsys: pytest.CaptureFixture[str]) -> None:
     assert data["how"]["inputs"][0]["name"] == "forward"
 
 
+def test_explain_as_markdown(capsys: pytest.CaptureFixture[str]) -> None:
+    """The page of 100 columns as it stands, whatever the terminal's width."""
+    assert main(["explain", PLAN]) == 0
+    page = capsys.readouterr().out
+    assert main(["explain", PLAN, "-f", "markdown"]) == 0
+    title, shown = capsys.readouterr().out.split("\n\n", 1)
+    assert title.startswith("## ")
+    assert shown == f"```text\n{page}```\n"
+    assert main(["explain", PLAN, "mfu", "-f", "markdown"]) == 0
+    assert "\n\n`mfu`\n\n```text\n" in capsys.readouterr().out
+
+
 def test_explain_as_data(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", PLAN, "-f", "json"]) == 0
     tree = json.loads(capsys.readouterr().out)
