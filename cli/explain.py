@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -74,9 +75,27 @@ def explain(
         screen.write(markdown_page(answer, item or "", page))
     else:
         screen.show(page)
+    if other := _unlike(answer, {} if run is None else run.facts):
+        screen.note(f"Warning: the run is not of this plan: {other}.")
     if old := staleness(answer, str(plan)):
         screen.note(f"Warning: {old}")
     return exits.ANSWER
+
+
+def _unlike(plan: Plan, facts: Mapping[str, int]) -> str:
+    """In which numbers a measured run is another than the plan's."""
+    own = {
+        "chips": plan.degrees.chips_used,
+        "global batch": plan.recipe.global_batch,
+        "seq": plan.recipe.seq,
+        "tp": plan.degrees.tp,
+        "pp": plan.degrees.pp,
+    }
+    return " · ".join(
+        f"{word} {facts[word]}, not {number}"
+        for word, number in own.items()
+        if facts.get(word, number) != number
+    )
 
 
 def _page(plan: Plan, why: Explanation, width: int, depth: int) -> list[Line]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from planner.calibrate.profiler import is_trace, read_trace
 from planner.calibrate.readings import memory_gib, step_seconds
-from planner.calibrate.runs import read_runs
+from planner.calibrate.runs import Run, read_runs
 from planner.errors import PlannerError
 from planner.units import GIB
 
@@ -23,6 +23,8 @@ class MeasuredRun:
     """Bytes on the fullest chip."""
     parts: Mapping[str, float] = field(default_factory=dict)
     """Seconds of a step, as :func:`planner.plan.tree.by_activity` divides it; empty where nobody looked."""
+    facts: Mapping[str, int] = field(default_factory=dict)
+    """What ran, as far as the row says it, in words: numbers that a plan has as well."""
 
 
 def measured_run(path: Path) -> MeasuredRun:
@@ -43,5 +45,18 @@ def measured_run(path: Path) -> MeasuredRun:
         )
     memory, _ = memory_gib(runs[0])
     return MeasuredRun(
-        step=step_seconds(runs[0])[0], memory=None if memory is None else memory * GIB
+        step=step_seconds(runs[0])[0],
+        memory=None if memory is None else memory * GIB,
+        facts=_facts(runs[0]),
     )
+
+
+def _facts(run: Run) -> dict[str, int]:
+    said = {
+        "chips": run.hardware.num_chips,
+        "global batch": run.parallel.global_batch,
+        "seq": run.model.seq,
+        "tp": run.parallel.tp,
+        "pp": run.parallel.pp,
+    }
+    return {word: number for word, number in said.items() if number is not None}

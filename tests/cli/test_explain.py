@@ -67,10 +67,18 @@ def test_a_measured_run_stands_beside(tmp_path: Path, capsys: pytest.CaptureFixt
     run = tmp_path / "run.jsonl"
     run.write_text(json.dumps(row) + "\n")
     assert main(["explain", PLAN, "--measured", str(run)]) == 0
-    out = capsys.readouterr().out
+    out, err = capsys.readouterr()
+    assert err == ""
     assert "measured" in out
     assert "4.00 s" in out
     assert "60.0 GiB" in out
+    row["hardware"], row["parallel"] = {"num_chips": 3}, {"global_batch": 7}
+    run.write_text(json.dumps(row) + "\n")
+    assert main(["explain", PLAN, "--measured", str(run)]) == 0
+    told = capsys.readouterr().err
+    assert "Warning: the run is not of this plan: chips 3, not " in told
+    assert "global batch 7, not " in told
+    assert "tp" not in told
     run.write_text((json.dumps(row) + "\n") * 2)
     assert main(["explain", PLAN, "--measured", str(run)]) == 2
     assert "[F02]" in capsys.readouterr().err
