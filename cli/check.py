@@ -67,12 +67,6 @@ def check(
         from cli.running import run_plan
 
         return run_plan(file, screen)
-    if not cluster:
-        from planner.errors import PlannerError
-
-        raise PlannerError.of(
-            "A03", "missing option '--cluster'.", "Help: shardwright check --help"
-        )
     question = Question(
         model=model,
         cluster=cluster,

@@ -63,6 +63,10 @@ def check(
         PlannerError: a file that cannot be read, or a fact that neither it nor the question states.
     """
     file = read_trainer_file(path, program)
+    if not question.cluster:
+        raise PlannerError.of(
+            "A03", "missing option '--cluster'.", "Help: shardwright check --help"
+        )
     question = _completed(question, file)
     priced: Plan | None = None
     broken: tuple[Fault, ...] = ()

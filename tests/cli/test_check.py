@@ -53,12 +53,21 @@ def test_as_json(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert data["better"] is None
 
 
+def test_a_file_is_looked_at_before_a_cluster_is_asked_for(
+    script: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["check", str(script.parent / "gone.sh")]) == 2
+    assert "[F01]" in capsys.readouterr().err
+    assert main(["check", str(script)]) == 2
+    assert "missing option '--cluster'" in capsys.readouterr().err
+
+
 def test_a_plan_is_no_configuration(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.undo()
     plan = Path(__file__).parents[1] / "report" / "dense.json"
-    assert main(["check", str(plan), "-c", "h100-sxm"]) == 2
+    assert main(["check", str(plan)]) == 2
     told = capsys.readouterr().err
     assert "is a plan, no configuration of a trainer." in told
     assert f"shardwright explain {plan}" in told
