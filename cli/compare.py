@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from cli import exits
 from cli import options as o
+
+if TYPE_CHECKING:
+    from cli.console import Screen
+    from planner.api import Question
+    from planner.plan.findings import Comparison
 
 FORMATS = ("table", "json", "csv", "markdown")
 
@@ -67,7 +74,7 @@ def compare(
 
     screen = Screen(quiet=quiet, verbose=verbose, no_color=no_color)
     o.chosen(form, FORMATS, "--format")
-    studied.check_tables(out or ())
+    studied.check_tables(out or (), report=True)
     earlier = asking.earlier_plan(like)
     clusters = cluster or ([earlier.asked.cluster] if earlier else [])
     question = asking.asked(
@@ -103,10 +110,28 @@ def compare(
         screen.show(studied.page(found, min(screen.width, o.WIDEST)))
     else:
         screen.write(studied.text(found, form))
-    for path in out or ():
-        studied.write_table(path, found)
-        screen.note(f"Wrote {path}.")
+    _write(out or (), question, found, screen)
     if found.left_out:
         screen.note(f"Stopped. {found.left_out:,} rows were not looked at.")
         return exits.STOPPED
     return exits.NO_PLAN if found.fastest is None else exits.ANSWER
+
+
+def _write(paths: Sequence[Path], question: Question, found: Comparison, screen: Screen) -> None:
+    """The files that were asked for; a report is that of the fastest plan, which is made again with its figures."""
+    from cli import studied
+    from planner.api import plan
+    from planner.plan.schema import Plan
+    from planner.studies.compare import fastest_question
+
+    for path in paths:
+        if path.suffix != studied.REPORT:
+            studied.write_table(path, found)
+        else:
+            again = fastest_question(question, found)
+            best = None if again is None else plan(again)
+            if not isinstance(best, Plan):
+                screen.note(f"No plan, so {path} was not written.")
+                continue
+            studied.write_report(path, best, found)
+        screen.note(f"Wrote {path}.")

@@ -9,6 +9,7 @@ from pathlib import Path
 from cli.files import place_fault, write_or_refuse
 from planner.errors import Fault, PlannerError, listed
 from planner.plan.findings import Comparison, Largest, Sizing
+from planner.plan.schema import Plan
 from planner.plan.write import write_json
 from planner.report.compare import comparison_csv, comparison_markdown, render_comparison
 from planner.report.size import (
@@ -21,6 +22,8 @@ from planner.report.size import (
 )
 from planner.report.tables import Line
 
+REPORT = ".html"
+"""Ending of the fastest plan's report, in which a comparison stands."""
 FORMS = {".json": "json", ".csv": "csv", ".md": "markdown"}
 """Forms by the ending of a file."""
 
@@ -45,14 +48,18 @@ def text(found: Comparison | Sizing | Largest, form: str) -> str:
     return largest_csv(found) if form == "csv" else largest_markdown(found)
 
 
-def check_tables(paths: Sequence[Path]) -> None:
+def check_tables(paths: Sequence[Path], *, report: bool = False) -> None:
     """Says before the work what could not be written after it.
+
+    Args:
+        paths: where to.
+        report: whether a report is possible.
 
     Raises:
         PlannerError: an ending that nothing is written for (O01), something else in its place (O02), a place that
             cannot be written (O03).
     """
-    faults = [fault for path in paths if (fault := _fault(path)) is not None]
+    faults = [fault for path in paths if (fault := _fault(path, report)) is not None]
     if faults:
         raise PlannerError(*faults)
 
@@ -67,10 +74,24 @@ def write_table(path: Path, found: Comparison | Sizing | Largest) -> None:
     write_or_refuse(path, text(found, FORMS[path.suffix]))
 
 
-def _fault(path: Path) -> Fault | None:
-    if path.suffix not in FORMS:
+def write_report(path: Path, plan: Plan, found: Comparison) -> None:
+    """Writes the report of a comparison's fastest plan.
+
+    Raises:
+        PlannerError: as :func:`check_tables`.
+    """
+    from cli.tabs import tabs
+    from planner.report.html.page import render_html
+
+    check_tables([path], report=True)
+    write_or_refuse(path, render_html(plan, *tabs(plan), comparison=found))
+
+
+def _fault(path: Path, report: bool) -> Fault | None:
+    endings = [*FORMS, *([REPORT] if report else [])]
+    if path.suffix not in endings:
         what = f"cannot write {path}: a table is not written with this ending."
-        return Fault("O01", what, (f"Possible: {listed(list(FORMS))}.",))
+        return Fault("O01", what, (f"Possible: {listed(endings)}.",))
     fault = place_fault(path)
     if fault is None and path.is_file() and not _is_table(path):
         what = f"{path} is there and is not such a table; it is not overwritten."
@@ -93,6 +114,8 @@ def _is_table(path: Path) -> bool:
             and {"model", "recipe"} <= data.keys()
             and bool({"rows", "curve"} & data.keys())
         )
+    if path.suffix == REPORT:
+        return '<meta name="generator" content="shardwright' in there[:2000]
     if path.suffix == ".csv":
         return "cluster,chips,trainer," in there.partition("\n")[0]
     return there.startswith("## ") and "\n| " in there

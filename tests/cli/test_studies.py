@@ -12,6 +12,8 @@ import pytest
 
 from cli.main import main
 from planner.plan.findings import Target
+from planner.plan.schema import Plan
+from tests.report.reports import planned
 
 GOLDEN = Path(__file__).parents[1] / "report" / "golden"
 
@@ -75,6 +77,28 @@ def test_size_shows_the_page(planner: Any, capsys: pytest.CaptureFixture[str]) -
     assert "chips" in capsys.readouterr().out.splitlines()[0]
 
 
+@pytest.fixture(scope="module")
+def one_node() -> Plan:
+    """A plan with figures, made before the planner is replaced."""
+    return planned("one node")
+
+
+def test_the_report_of_the_fastest_has_the_table_of_clusters(
+    planner: Any, one_node: Plan, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    planner.answer = one_node
+    found = planner.compare(None)
+    path = tmp_path / "report.html"
+    assert main(["compare", "m", "-c", "c", "--out", str(path)]) == 0
+    assert planner.question.figures
+    assert planner.question.cluster == found.rows[found.fastest].cluster
+    section = path.read_text().partition('id="whatif"')[2].partition("</section>")[0]
+    assert 'id="clusters-table"' in section
+    for row in found.rows:
+        assert (row.what_if or row.cluster.partition(":")[0]) in section
+    assert capsys.readouterr().err == f"Wrote {path}.\n"
+
+
 @pytest.mark.parametrize("line", ["compare m -c c", "size m -c c", "size m -c c --largest seq-len"])
 def test_tables_in_files(
     line: str, planner: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -120,7 +144,7 @@ def test_progress_counts_plans(
         ("compare m -c c --chips many", "C02", "64,128 or 64..1024"),
         ("compare m -c c --price h100-sxm=cheap", "A04", "h100-sxm=2.50"),
         ("compare m -c c --price h100-sxm", "A04", "is not KEY=VALUE"),
-        ("compare m -c c --out table.html", "O01", ".json, .csv or .md"),
+        ("size m -c c --out table.html", "O01", ".json, .csv or .md"),
         ("compare m -c c -f yaml", "A03", "table, json, csv or markdown"),
         ("size m -c c --step-time soon", "A03", "--step-time 'soon'"),
         ("size m -c c --tokens many", "A03", "15T, 300B or 5M"),

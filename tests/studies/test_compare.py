@@ -11,7 +11,7 @@ from planner.api import Plan, PlannerError, Question, compare, plan
 from planner.report.compare import render_comparison
 from planner.report.numbers import dollars
 from planner.report.tables import plain
-from planner.studies.compare import Point, bound_by, compared
+from planner.studies.compare import Point, bound_by, compared, fastest_question
 from planner.studies.parallel import answers
 from planner.studies.ranges import counts, expanded
 
@@ -146,6 +146,21 @@ def test_what_does_not_fit_says_what_it_needs() -> None:
     assert row.step is None
     assert "needs" in row.note
     assert row.memory > row.memory_limit
+
+
+def test_the_fastest_row_can_be_asked_for_again() -> None:
+    found = compare(QUESTION, what_if=["chip.peak=2x"], dollars={"h100-sxm": 2.0})
+    again = fastest_question(QUESTION, found)
+    assert again is not None
+    assert again.figures
+    answer = plan(replace(again, figures=False))
+    best = found.rows[found.fastest]
+    assert best.what_if == "chip.peak=2x"
+    assert (answer.step, answer.price_per_million_tokens) == (
+        best.step,
+        best.price_per_million_tokens,
+    )
+    assert fastest_question(QUESTION, found.model_copy(update={"fastest": None})) is None
 
 
 def test_sensitivity_goes_the_right_way() -> None:

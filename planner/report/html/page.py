@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING
 from markupsafe import Markup
 
 from planner.plan.figures import Figures
+from planner.plan.findings import Comparison
 from planner.plan.schema import Plan
+from planner.report.compare import comparison_columns, crossover_words
 from planner.report.degrees import alternative_columns, described, equal_legend
 from planner.report.html import bars, findings, landscape, layer, mesh, timeline, treemap
 from planner.report.html.commands import price_command
@@ -68,13 +70,19 @@ class Section:
     finding: str
 
 
-def render_html(plan: Plan, tabs: Sequence[Tab] = (), refused: Sequence[Refusal] = ()) -> str:
+def render_html(
+    plan: Plan,
+    tabs: Sequence[Tab] = (),
+    refused: Sequence[Refusal] = (),
+    comparison: Comparison | None = None,
+) -> str:
     """The report as one file that needs nothing else.
 
     Args:
         plan: with its figures.
         tabs: files of trainers that can run it.
         refused: trainers that cannot.
+        comparison: of the clusters that the plan's is the fastest of, shown among the what-ifs.
 
     Raises:
         ValueError: the plan was made without figures.
@@ -95,6 +103,8 @@ def render_html(plan: Plan, tabs: Sequence[Tab] = (), refused: Sequence[Refusal]
         layout=", ".join(described(plan.degrees)),
         charts=_charts(plan, figures),
         tables=_tables(plan, figures),
+        clusters=None if comparison is None else alternatives(comparison_columns(comparison)),
+        turns=() if comparison is None else [crossover_words(t) for t in comparison.crossovers],
         tabs=(*tabs, own),
         refused=refused,
         facts=_facts(plan),
