@@ -39,6 +39,15 @@ Sensitivity = Annotated[
 Form = Annotated[str, typer.Option("--format", "-f", metavar="NAME", help=f"{', '.join(FORMATS)}.")]
 
 
+Out = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--out", "-o", metavar="PATH",
+        help="Also write a file: .csv, .md, .json, or .html (the fastest plan's report). Repeatable.",
+    ),
+]  # fmt: skip
+
+
 def compare(
     model: o.MaybeModel = None,
     cluster: o.Clusters = None,
@@ -60,7 +69,7 @@ def compare(
     jobs: o.Jobs = None,
     backend: o.Backend = "local",
     form: Form = "table",
-    out: o.TableOut = None,
+    out: Out = None,
     quiet: o.Quiet = False,
     verbose: o.Verbose = False,
     no_color: o.NoColor = False,
@@ -70,6 +79,7 @@ def compare(
     from cli.console import ProgressLine, Screen
     from cli.layout import model_only
     from planner.api import compare as compared
+    from planner.studies.compare import fastest_question
     from planner.studies.ranges import counts
 
     screen = Screen(quiet=quiet, verbose=verbose, no_color=no_color)
@@ -110,26 +120,27 @@ def compare(
         screen.show(studied.page(found, min(screen.width, o.WIDEST)))
     else:
         screen.write(studied.text(found, form))
-    _write(out or (), question, found, screen)
+    again = fastest_question(question, found, priced=bool(price))
+    _write(out or (), found, again, screen)
     if found.left_out:
         screen.note(f"Stopped. {found.left_out:,} rows were not looked at.")
         return exits.STOPPED
     return exits.NO_PLAN if found.fastest is None else exits.ANSWER
 
 
-def _write(paths: Sequence[Path], question: Question, found: Comparison, screen: Screen) -> None:
+def _write(
+    paths: Sequence[Path], found: Comparison, fastest: Question | None, screen: Screen
+) -> None:
     """The files that were asked for; a report is that of the fastest plan, which is made again with its figures."""
     from cli import studied
     from planner.api import plan
     from planner.plan.schema import Plan
-    from planner.studies.compare import fastest_question
 
     for path in paths:
         if path.suffix != studied.REPORT:
             studied.write_table(path, found)
         else:
-            again = fastest_question(question, found)
-            best = None if again is None else plan(again)
+            best = None if fastest is None else plan(fastest)
             if not isinstance(best, Plan):
                 screen.note(f"No plan, so {path} was not written.")
                 continue

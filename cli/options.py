@@ -201,15 +201,6 @@ Out: TypeAlias = Annotated[
         help="Also write a file: .json (the plan), .html (a report), .md, .csv, .trace.json (a timeline). Repeatable.",
     ),
 ]  # fmt: skip
-TableOut: TypeAlias = Annotated[
-    list[Path] | None,
-    typer.Option(
-        "--out",
-        "-o",
-        metavar="PATH",
-        help="Also write a file: .csv, .md or .json. Repeatable.",
-    ),
-]
 PlanFile: TypeAlias = Annotated[
     Path, typer.Argument(metavar="PLAN", help="A plan, as `plan --out plan.json` wrote it.")
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -36,6 +37,13 @@ LargestOf = Annotated[
 ]  # fmt: skip
 Form = Annotated[str, typer.Option("--format", "-f", metavar="NAME", help=f"{', '.join(FORMATS)}.")]
 
+Out = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--out", "-o", metavar="PATH", help="Also write a file: .csv, .md or .json. Repeatable."
+    ),
+]  # fmt: skip
+
 
 def size(
     model: o.MaybeModel = None,
@@ -60,7 +68,7 @@ def size(
     jobs: o.Jobs = None,
     backend: o.Backend = "local",
     form: Form = "table",
-    out: o.TableOut = None,
+    out: Out = None,
     quiet: o.Quiet = False,
     verbose: o.Verbose = False,
     no_color: o.NoColor = False,

@@ -203,18 +203,21 @@ def _refused(point: Point) -> tuple[Fault, ...]:
     return ()
 
 
-def fastest_question(question: Question, found: Comparison) -> Question | None:
+def fastest_question(
+    question: Question, found: Comparison, *, priced: bool = False
+) -> Question | None:
     """What the fastest row answered, with the figures of a report; None where nothing fits.
 
     Args:
         question: as it was given to :func:`compare`.
         found: its answer.
+        priced: whether prices were stated; the row's is stated again then.
     """
     if found.fastest is None:
         return None
     row = found.rows[found.fastest]
     changes = [part.strip() for part in row.what_if.split(" and ")] if row.what_if else []
-    if row.price is not None:
+    if priced and row.price is not None:
         changes.append(f"chip.price={row.price:.12g}")
     return replace(question, cluster=row.cluster, trainer=row.trainer, figures=True,
                    what_if=(*question.what_if, *changes), global_batch=found.recipe.global_batch)  # fmt: skip

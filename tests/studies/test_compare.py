@@ -150,7 +150,7 @@ def test_what_does_not_fit_says_what_it_needs() -> None:
 
 def test_the_fastest_row_can_be_asked_for_again() -> None:
     found = compare(QUESTION, what_if=["chip.peak=2x"], dollars={"h100-sxm": 2.0})
-    again = fastest_question(QUESTION, found)
+    again = fastest_question(QUESTION, found, priced=True)
     assert again is not None
     assert again.figures
     answer = plan(replace(again, figures=False))
@@ -160,6 +160,7 @@ def test_the_fastest_row_can_be_asked_for_again() -> None:
         best.step,
         best.price_per_million_tokens,
     )
+    assert fastest_question(QUESTION, found).what_if == ("chip.peak=2x",)
     assert fastest_question(QUESTION, found.model_copy(update={"fastest": None})) is None
 
 
