@@ -161,7 +161,7 @@ class Bounded:
     """Candidates with their bounds, and the blocks that these were made from."""
 
     step: Array
-    """Lower bounds on the step, seconds; ``(n,)``."""
+    """Lower bounds on the step, seconds, infinite where the least memory does not fit; ``(n,)``."""
     fits: BoolArray
     """Whether the least memory leaves room for its upper quantile; ``(n,)``."""
     table: BlockTable
@@ -172,12 +172,18 @@ class Bounded:
         """Some of the candidates with their prices, blocks taken from the table."""
         return prices(task, candidates.take(index), (self.table, self.key[index]))
 
+    def steps(self, task: Task, candidates: Candidates, index: IntArray) -> Array:
+        """Lower bounds on the step of some of the candidates, whether they fit or not; seconds, shape of ``index``."""
+        parts = (index[start : start + SLICE] for start in range(0, len(index), SLICE))
+        bounds = [step_bound(self.priced(task, candidates, part)) for part in parts]
+        return np.concatenate([np.empty(0), *bounds])
+
 
 def bound_all(task: Task, candidates: Candidates) -> Bounded:
-    """Lower bounds on the step of all candidates, and whether their least memory fits."""
+    """Whether the least memory of all candidates fits, and lower bounds on the step of those that do."""
     table, key = block_table(task, candidates)
     bounded = Bounded(
-        step=np.empty(len(candidates)),
+        step=np.full(len(candidates), np.inf),
         fits=np.zeros(len(candidates), dtype=bool),
         table=table,
         key=key,
@@ -185,8 +191,9 @@ def bound_all(task: Task, candidates: Candidates) -> Bounded:
     for start in range(0, len(candidates), SLICE):
         part = slice(start, start + SLICE)
         priced = bounded.priced(task, candidates, part)
-        bounded.step[part] = step_bound(priced)
-        bounded.fits[part] = fits(task, memory_bound(priced, room(task)), host_bound(priced))
+        fit = fits(task, memory_bound(priced, room(task)), host_bound(priced))
+        bounded.fits[part] = fit
+        bounded.step[part][fit] = step_bound(priced.take(np.flatnonzero(fit)))
     return bounded
 
 
@@ -220,7 +227,13 @@ def preference(rows: Candidates, value: Array) -> IntArray:
         rows.tp,
         axes,
     )
-    return np.lexsort((*ties, rounded))
+    order = np.argsort(rounded, kind="stable")
+    same = rounded[order[1:]] == rounded[order[:-1]]
+    tied = np.flatnonzero(np.append(same, False) | np.append(False, same)[: len(order)])
+    if len(tied):
+        some = order[tied]
+        order[tied] = some[np.lexsort((*(column[some] for column in ties), rounded[some]))]
+    return order
 
 
 def _digits(value: Array) -> Array:

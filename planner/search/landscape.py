@@ -27,10 +27,11 @@ def landscape(task: Task, outcome: Outcome) -> Landscape | None:
     bounded = bound_all(task, candidates)
     best = float(outcome.step[0])
     most_step, most_memory = WIDEST * best, TALLEST * task.memory_limit
-    near = np.flatnonzero(bounded.step <= most_step)
+    bounds = bounded.steps(task, candidates, np.arange(len(candidates)))
+    near = np.flatnonzero(bounds <= most_step)
     memory = _least_memory(task, candidates, bounded, near)
     near, memory = near[memory <= most_memory], memory[memory <= most_memory]
-    chosen = near[_spread(bounded.step[near] / most_step, memory / most_memory)]
+    chosen = near[_spread(bounds[near] / most_step, memory / most_memory)]
     rows = _once(concatenate([outcome.best.rows, candidates.take(chosen)]))
     found = exact(prices(task, rows))
     order = np.lexsort((found.memory, found.step))

@@ -39,17 +39,18 @@ class Refined:
     """Share by which an unknown cut may still be faster."""
 
 
-def refine(p: Prices, mixing: Mixing, limit: float) -> Refined | None:
+def refine(p: Prices, mixing: Mixing, limit: float, reached: float = np.inf) -> Refined | None:
     """The best cut of a layout.
 
     Args:
         p: the layout, a table of one row.
         mixing: how its layers may differ in what they recompute; ``alike`` keeps the layout's mode.
         limit: bytes, of the median.
+        reached: seconds of a step; slower cuts may be left out.
 
     Returns:
-        None where no cut fits, where the order of the schedule follows the stages' times, or where something is
-        in host memory.
+        None where no cut fits, or none is faster than what is reached, where the order of the schedule follows the
+        stages' times, or where something is in host memory.
     """
     schedule = Schedule(int(p.rows.schedule[0]))
     pp, vpp = int(p.rows.pp[0]), int(p.rows.vpp[0])
@@ -60,7 +61,7 @@ def refine(p: Prices, mixing: Mixing, limit: float) -> Refined | None:
     wide = with_cut(_alone(p), uniform(layers, int(p.rows.recompute[0])))
     search = _Chunked(wide, mixing, limit) if vpp > 1 or pp == 1 else _Single(wide, mixing, limit)
     best = None
-    for cut, gap in search.cuts():
+    for cut, gap in search.cuts(reached):
         rows = replace(wide.rows, recompute=np.array([base_mode(cut)]))
         found = _exact(with_cut(replace(wide, rows=rows), cut), gap)
         if found.memory <= limit and (best is None or found.step < best.step):
@@ -113,8 +114,12 @@ class _Search:
 class _Single(_Search):
     """One chunk a stage: the cut is searched."""
 
-    def cuts(self) -> Iterator[tuple[Cut, float]]:
-        """The best cut of every number of recomputed layers that is tried, with its gap."""
+    def cuts(self, reached: float) -> Iterator[tuple[Cut, float]]:
+        """The best cut of every number of recomputed layers that is tried, with its gap.
+
+        Args:
+            reached: seconds; cuts whose makespan is longer may be left out.
+        """
         sizes = self._sizes()
         layers = self.model.layers
         spans = [(low, size) for size in sizes.tolist() for low in range(len(layers) + 1 - size)]
@@ -125,7 +130,7 @@ class _Single(_Search):
             runs[low, np.searchsorted(sizes, size)] = number
         found, known = self.choices(list(numbers))
         lengths = np.array([len(each) for each in numbers])
-        start, reached = even_cut(len(layers), self.pp, 1), np.inf
+        start = even_cut(len(layers), self.pp, 1)
         for count in self.counts(int(sizes.max())):
             full = None if count is None else np.minimum(count, lengths)
             chosen = fastest(found, known, full)
@@ -181,7 +186,7 @@ class _Chunked(_Search):
     Layers are recomputed in turn from all chunks of a stage, so that chunks stay as equal as they can be.
     """
 
-    def cuts(self) -> Iterator[tuple[Cut, float]]:
+    def cuts(self, reached: float) -> Iterator[tuple[Cut, float]]:
         """The best recompute for every number that is tried; no other of the even cut is faster."""
         assert self.p.cut is not None
         layers = self.p.cut.layers

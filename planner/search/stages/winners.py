@@ -99,10 +99,12 @@ def _joining(outcome: Outcome, mixing: Mixing, worst: float, deadline: float) ->
     known = set(outcome.index.tolist())
     full = np.flatnonzero((candidates.recompute == RECOMPUTE.index("full")) & bounded.fits)
     pairs = _without(candidates, full)
-    pairs = pairs[bounded.step[pairs] < worst]
-    for index in pairs[np.argsort(bounded.step[pairs], kind="stable")][:JOINING].tolist():
+    assert outcome.best is not None
+    bounds = bounded.steps(outcome.best.task, candidates, pairs)
+    pairs, bounds = pairs[bounds < worst], bounds[bounds < worst]
+    for index in pairs[np.argsort(bounds, kind="stable")][:JOINING].tolist():
         if index not in known:
-            found = _refined(outcome, index, mixing, deadline)
+            found = _refined(outcome, index, mixing, deadline, worst)
             if found is not None:
                 yield _Entry(index, found.step, found.memory, found.prices, found.gap)
 
@@ -122,13 +124,15 @@ def _without(candidates: Candidates, full: IntArray) -> IntArray:
     return np.asarray(none[same])
 
 
-def _refined(outcome: Outcome, index: int, mixing: Mixing, deadline: float) -> Refined | None:
+def _refined(
+    outcome: Outcome, index: int, mixing: Mixing, deadline: float, reached: float = np.inf
+) -> Refined | None:
     if time.monotonic() > deadline:
         return None
     assert outcome.best is not None
     task: Task = outcome.best.task
     row = outcome.bounded.priced(task, outcome.space.candidates, np.array([index]))
-    return refine(row, mixing, room(task))
+    return refine(row, mixing, room(task), reached)
 
 
 def _distinct(entries: list[_Entry], candidates: Candidates) -> list[_Entry]:
