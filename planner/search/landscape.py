@@ -9,7 +9,7 @@ from planner.cost.memory import memory_bound
 from planner.cost.prices import prices
 from planner.cost.step import exact
 from planner.plan.figures import Landscape
-from planner.search.engine import SAME, SLICE, Bounded, Outcome, bound_all, fits
+from planner.search.engine import SAME, SLICE, Bounded, Outcome, fits
 from planner.trainers.trainer import Task
 from planner.units import Array, IntArray
 
@@ -23,8 +23,7 @@ def landscape(task: Task, outcome: Outcome) -> Landscape | None:
     """Layouts around the best one, priced exactly; None where nothing was found."""
     if outcome.best is None:
         return None
-    candidates = outcome.space.candidates
-    bounded = bound_all(task, candidates)
+    candidates, bounded = outcome.space.candidates, outcome.bounded
     best = float(outcome.step[0])
     most_step, most_memory = WIDEST * best, TALLEST * task.memory_limit
     bounds = bounded.steps(task, candidates, np.arange(len(candidates)))
