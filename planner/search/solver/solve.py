@@ -82,12 +82,13 @@ class _State:
     def left(self) -> float:
         return self.limit - self.clock.now()
 
-    def offer(self, core: Core, choice: IntArray) -> None:
-        """Keeps a choice of the core if it is the best that is allowed."""
+    def offer(self, core: Core, choice: IntArray) -> float:
+        """Keeps a choice of the core if it is the best that is allowed; returns the cost of the best."""
         full = core.restore(choice)
         cost = self.problem.cost(full)
         if cost < self.cost and self.problem.feasible(full):
             self.best, self.cost = full, cost
+        return self.cost
 
     def raise_bound(self, value: float) -> None:
         """No choice costs less than this; where costs are whole, nothing lies between."""
@@ -211,17 +212,12 @@ def _propagate(state: _State, core: Core) -> None:
 
 def _branch(state: _State, core: Core, dual: Dual, seed: int) -> None:
     """Branches on memory with the time that is left."""
-
-    def offer(part: Core, choice: IntArray) -> float:
-        state.offer(part, choice)
-        return state.cost
-
     root = Dual(core.problem, core.timeline)
     root.prices = carried(dual.line, dual.best_prices, root.line)
     root.climb(RATE / 2, STEPS // 10, state.clock, 0.1 * state.left())
     state.raise_bound(root.bound + core.constant)
     _improve(state, core, root, seed)
-    tree = Tree(offer, state.cost, state.clock, state.limit, seed)
+    tree = Tree(state.offer, state.cost, state.clock, state.limit, seed)
     state.raise_bound(tree.run(core, root, 20 * state.effort if state.effort else 10**9))
 
 
@@ -233,11 +229,7 @@ def _improve(state: _State, core: Core, dual: Dual, seed: int) -> None:
     if not found.fits or found.cost >= search.forbidden:
         return
 
-    def offer(part: Core, choice: IntArray) -> float:
-        state.offer(part, choice)
-        return state.cost
-
-    regions = Regions(core, dual, found.choice, offer, state.clock, seed)
+    regions = Regions(core, dual, found.choice, state.offer, state.clock, seed)
     until = state.clock.now() + REGION_SHARE * state.left()
     regions.run(until, REGIONS * state.effort if state.effort else 10**9)
 
