@@ -28,7 +28,8 @@ def held_at_once(p: Prices, blocks: Counts, stage: IntArray) -> Array:
 
     Shapes: ``(n, stages)``.
     """
-    return _held(p, blocks, stage, adaptive=True)
+    held = _held(p, blocks, stage, adaptive=True)
+    return np.minimum(held + 1, p.micro_batches[:, None]) if p.task.cut.shared_ends else held
 
 
 def held_at_least(p: Prices, blocks: Counts, stage: IntArray) -> Array:

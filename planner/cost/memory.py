@@ -152,7 +152,7 @@ def _moments(
     working = _most(columns, p.table.working[rows.recompute, key])
     working = working + memory.wgrad_bytes * _most(columns, p.table.largest[key])
     split = memory.logit_bytes + memory.logit_whole_bytes * rows.tp[wide]
-    logits = np.where(columns[-1] > 0, split * p.table.logits[key][wide], 0.0)
+    logits = columns[-1] * split * p.table.logits[key][wide]
     layers, tables = (size * p.task.recipe.weight_bytes for size in _gathered(p, columns))
     none = np.zeros_like(flying)
     return (

@@ -95,7 +95,10 @@ def makespans(p: Prices, times: StageTimes) -> Array:
         timings = adaptive_timings(schedule, m, *costs, shares)
         rolling = not p.task.trainer.step_barrier
         return np.stack([t.span if rolling else t.makespan for t, _ in timings])
-    return makespan(schedule, m, *costs)
+    found = makespan(schedule, m, *costs)
+    if p.task.cut.shared_ends:
+        found = found + (times.forward + times.backward).sum(axis=-1).max(axis=-1)
+    return found
 
 
 def makespan_bounds(p: Prices, times: StageTimes) -> Array:

@@ -208,8 +208,9 @@ class Cut:
     last: int | None = None
     """Layers on the last stage; the others share the rest evenly."""
     shared_ends: bool = False
-    """Embedding and head are split over all stages. Source: Yeung et al. 2024, Balancing Pipeline Parallelism with
-    Vocabulary Parallelism (arXiv 2411.05288)."""
+    """Embedding and head are split over all stages: what a micro-batch's backward pass starts with is known one round
+    later, when all stages have seen it, so that one more is in flight. Source: Yeung et al. 2024, Balancing Pipeline
+    Parallelism with Vocabulary Parallelism (arXiv 2411.05288), section 5, one barrier."""
 
 
 @dataclass(frozen=True, slots=True)

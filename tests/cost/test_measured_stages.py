@@ -1,0 +1,85 @@
+"""The schedule engine alone: measured times of stages in, the measured step or the published bubble out.
+
+Kernels have no part in this: what is left between a predicted step and these is theirs.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from planner.calibrate.row_task import case_of
+from planner.calibrate.runs import Run
+from planner.cost.makespan import makespan
+from planner.cost.orders import Schedule
+from planner.cost.prices import block_seconds, prices
+
+RUNS = Path(__file__).resolve().parents[3] / "shared" / "facts" / "runs"
+MICRO_BATCHES = 128
+
+pytestmark = pytest.mark.skipif(not RUNS.exists(), reason="the measured runs are not here")
+
+
+def rows(word):
+    lines = [
+        line
+        for side in ("calibration", "validation")
+        for line in (RUNS / f"{side}.jsonl").read_text(encoding="utf-8").splitlines()
+        if f'"id": "{word}' in line
+    ]
+    return [json.loads(line) for line in lines]
+
+
+def measured_stages(row, more=0.0):
+    """Makespan of 1F1B of the stages that a row measured; ``more`` seconds a stage and micro-batch on top."""
+    forward, backward = (
+        np.array(row["measured"][name])[None, :, None] * 1e-6
+        for name in ("stage_fwd_us", "stage_bwd_us")
+    )
+    found = makespan(Schedule.ONE_F_ONE_B, MICRO_BATCHES, forward + more, backward)
+    return float(found[0]), float((forward + backward).max() + more)
+
+
+def test_steps_of_unequal_stages_come_out_from_their_measured_times():
+    """An embedding and a head of 32 to 256 thousand words on eight stages, evenly cut or by FLOPs."""
+    runs = rows("vocabpar-baseline") + rows("vocabpar-redis")
+    assert len(runs) == 16
+    for row in runs:
+        found, _ = measured_stages(row)
+        assert found == pytest.approx(row["measured"]["step_time_s"], rel=0.016), row["id"]
+
+
+def test_a_head_shared_by_all_stages_costs_its_share_and_one_round_more():
+    """Stages are measured without their part of the head: the cost model says what that takes."""
+    runs = rows("vocabpar-vocab-2")
+    assert len(runs) == 8
+    errors = []
+    for row in runs:
+        case = case_of(Run.model_validate(row))
+        assert case.task.cut.shared_ends
+        head = sum(part[0, -1] for part in block_seconds(prices(case.task, case.layout)))
+        found, busiest = measured_stages(row, more=head / 8)
+        errors.append((found + busiest) / row["measured"]["step_time_s"] - 1)
+    assert np.abs(errors).max() < 0.05
+
+
+def test_published_bubbles_come_out_from_the_profiled_stages():
+    """1F1B to the last digit printed; interleaved schedules hold a send or two more."""
+    runs = [
+        row for row in rows("zerobubble") if row["measured"].get("source_theoretical_bubble_rate")
+    ]
+    assert len(runs) == 18
+    for row in runs:
+        profile, plan = row["measured"]["profiled_ms_per_stage"], row["parallel"]
+        chunks = plan["vpp"]
+        one = np.ones((1, plan["pp"], chunks)) / chunks
+        parts = [profile[name] for name in ("T_F", "T_B_input", "T_W")]
+        m = plan["global_batch"] // plan["micro_batch"]
+        schedule = Schedule.INTERLEAVED if chunks > 1 else Schedule.ONE_F_ONE_B
+        whole = makespan(schedule, m, parts[0] * one, sum(parts[1:]) * one, profile["T_comm"])
+        bubble = 1 - m * sum(parts) / float(whole[0])
+        expected = row["measured"]["source_theoretical_bubble_rate"]
+        assert bubble == pytest.approx(expected, abs=6e-5 if chunks == 1 else 4e-3), row["id"]
