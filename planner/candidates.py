@@ -94,7 +94,7 @@ class Candidates:
     @property
     def folded(self) -> BoolArray:
         """Whether the chunks of the stages stand in a V."""
-        return np.isin(self.schedule, FOLDED)
+        return np.asarray(_FOLDED[self.schedule])
 
     def in_host(self, what: str) -> BoolArray:
         """Whether ``optimizer``, ``states`` (weights too) or ``activations`` are kept in host memory.
@@ -121,6 +121,7 @@ class Candidates:
         return self.edp if axis == "edp" else getattr(self, axis)
 
 
+_FOLDED = np.isin(np.arange(len(SCHEDULES)), FOLDED)
 _IN_HOST: dict[str, BoolArray] = {
     what: np.array([what in name.split("+") for name in OFFLOAD])
     for what in ("optimizer", "states", "activations")
@@ -141,8 +142,18 @@ def distinct(columns: Sequence[IntArray]) -> tuple[IntArray, IntArray]:
         if span > 2**62 // (int(code.max(initial=0)) + 1):
             code = np.unique(code, return_inverse=True)[1].ravel()
         code = code * span + (column - low)
+    if len(code) and int(code.max()) < len(code):
+        return _counted(code)
     _, first, index = np.unique(code, return_index=True, return_inverse=True)
     return first, index.ravel()
+
+
+def _counted(code: IntArray) -> tuple[IntArray, IntArray]:
+    """The same for numbers smaller than there are rows, without sorting."""
+    first = np.full(len(code), -1)
+    first[code[::-1]] = np.arange(len(code))[::-1]
+    there = first >= 0
+    return first[there], (np.cumsum(there) - 1)[code]
 
 
 def single(**columns: int) -> Candidates:

@@ -56,9 +56,8 @@ def host_bytes(p: Prices, blocks: Counts, flying: Array) -> Array:
     """Bytes of host memory for a rank of some stages; arguments and shape as in :func:`memory_parts`."""
     if not np.any(p.rows.offload):
         return np.zeros_like(flying)
-    columns = np.ascontiguousarray(np.moveaxis(blocks, -1, 0), dtype=np.float64)
-    dense, expert = _total(columns, p.table.dense[p.key]), _total(columns, p.table.expert[p.key])
-    states = p.states.host[0][:, None] * dense + p.states.host[1][:, None] * expert
+    columns = _columns(blocks)
+    states = _of(p, p.states.host, _parameters(p, columns))
     states = states + _frozen(p, columns, p.states.frozen_host)
     return np.asarray(states + _total(columns, leaving(p)) * flying)
 
@@ -67,7 +66,8 @@ def _frozen(p: Prices, columns: Array, each: Array) -> Array:
     """Bytes of weights that do not train, at ``each`` bytes for dense and expert ones; ``(n, stages)``."""
     if p.task.recipe.lora is None:
         return np.zeros(columns.shape[1:])
-    total = (_total(columns, p.table.frozen[kind, p.key]) * each[kind][:, None] for kind in (0, 1))
+    each = p.each(each)[..., None]
+    total = (_total(columns, p.table.frozen[kind, p.key]) * each[kind] for kind in (0, 1))
     return sum(total, np.zeros(columns.shape[1:]))
 
 
@@ -78,7 +78,7 @@ def of_tables(p: Prices, blocks: Counts) -> Array:
         return np.zeros(blocks.shape[:2])
     held = blocks[..., 0] * p.table.dense[p.key][:, None, 0]
     held = held + blocks[..., -1] * p.table.dense[p.key][:, None, -1]
-    return np.asarray(more * p.states.optimizer[0][:, None] * held)
+    return np.asarray(more * p.each(p.states.optimizer)[0, :, None] * held)
 
 
 def memory_parts(p: Prices, blocks: Counts, flying: Array) -> tuple[Array, ...]:
@@ -97,18 +97,11 @@ def memory_parts(p: Prices, blocks: Counts, flying: Array) -> tuple[Array, ...]:
 
     Units: bytes.
     """
-    memory = p.task.trainer.memory
-    wide = (slice(None), None)
-    columns = np.ascontiguousarray(np.moveaxis(blocks, -1, 0), dtype=np.float64)
-    dense, expert = _total(columns, p.table.dense[p.key]), _total(columns, p.table.expert[p.key])
-
-    def states(each: Array) -> Array:
-        return np.asarray(each[0][wide] * dense + each[1][wide] * expert)
-
-    copies = states(p.states.gathered)
-    still = _frozen(p, columns, p.states.frozen)
-    at_once = np.where(p.rows.sharding == WEIGHTS, memory.step_params, np.inf)[wide]
-    temporary = states(p.states.temporary)
+    memory, columns = p.task.trainer.memory, _columns(blocks)
+    parameters = _parameters(p, columns)
+    copies = _of(p, p.states.gathered, parameters)
+    at_once = np.where(p.rows.sharding == WEIGHTS, memory.step_params, np.inf)[:, None]
+    temporary = _of(p, p.states.temporary, parameters)
     if memory.optimizer_bytes:
         temporary = np.minimum(temporary, memory.optimizer_bytes * at_once)
     moments = _moments(p, columns, flying, temporary)
@@ -119,14 +112,14 @@ def memory_parts(p: Prices, blocks: Counts, flying: Array) -> tuple[Array, ...]:
     )
     spare = (memory.fragmentation - 1.0) * (alive.max(axis=0) + copies)
     return (
-        states(p.states.weights) + copies + still,
-        states(p.states.gradients),
-        states(p.states.optimizer) + of_tables(p, blocks),
+        _of(p, p.states.weights, parameters) + copies + _frozen(p, columns, p.states.frozen),
+        _of(p, p.states.gradients, parameters),
+        _of(p, p.states.optimizer, parameters) + of_tables(p, blocks),
         activations,
         working,
         logits,
         buffers + spare,
-        np.full_like(dense, memory.runtime_bytes),
+        np.full_like(copies, memory.runtime_bytes),
     )
 
 
@@ -167,19 +160,25 @@ def memory_bound(p: Prices, enough: float = np.inf) -> Array:
 
     Args:
         p: the candidates.
-        enough: bytes; of a candidate with a stage that needs more, the stages after it are not looked at.
+        enough: bytes; where the states alone need more, they are the bound.
     """
-    blocks, bound = outer_stages(p), np.zeros(len(p.rows))
-    left = np.arange(len(p.rows))
-    for which, place in enumerate((0, 1, -1)):
-        last = p.rows.pp[:, None] - 1
-        stage = np.minimum(place, last) if place >= 0 else last
-        parts = memory_parts(p, blocks[:, [which]], held_at_least(p, blocks[:, [which]], stage))
-        bound[left] = np.maximum(bound[left], sum(parts[1:], parts[0])[:, 0])
-        going = np.flatnonzero(bound[left] <= enough)
-        if place >= 0 and len(going) < len(left):
-            left, blocks, p = left[going], blocks[going], p.take(going)
+    blocks = outer_stages(p)
+    bound = _states_bound(p, blocks[:, :1])
+    left = np.flatnonzero(bound <= enough)
+    if len(left):
+        p, blocks, last = p.take(left), blocks[left], p.rows.pp[left, None] - 1
+        stage = np.concatenate([np.zeros_like(last), np.minimum(1, last), last], axis=1)
+        parts = memory_parts(p, blocks, held_at_least(p, blocks, stage))
+        bound[left] = sum(parts[1:], parts[0]).max(axis=1)
     return bound
+
+
+def _states_bound(p: Prices, blocks: Counts) -> Array:
+    """What stays on a stage whatever runs; costs little and rules out many; ``(n,)``."""
+    columns, states = _columns(blocks), p.states
+    always = states.weights + states.gathered + states.gradients + states.optimizer
+    total = _of(p, always, _parameters(p, columns)) + _frozen(p, columns, states.frozen)
+    return np.asarray((total + of_tables(p, blocks))[:, 0] + p.task.trainer.memory.runtime_bytes)
 
 
 def host_bound(p: Prices) -> Array:
@@ -189,6 +188,22 @@ def host_bound(p: Prices) -> Array:
     stage = np.minimum(np.array([[0, 1]]), p.rows.pp[:, None] - 1)
     blocks = outer_stages(p)[:, :2]
     return np.asarray(host_bytes(p, blocks, held_at_least(p, blocks, stage)).max(axis=1))
+
+
+def _columns(blocks: Counts) -> Array:
+    """Counts with the blocks first; ``(blocks, n, stages)``."""
+    return np.ascontiguousarray(np.moveaxis(blocks, -1, 0), dtype=np.float64)
+
+
+def _parameters(p: Prices, columns: Array) -> tuple[Array, Array]:
+    """Parameters of dense and of expert weights on a rank; ``(n, stages)`` each."""
+    return _total(columns, p.table.dense[p.key]), _total(columns, p.table.expert[p.key])
+
+
+def _of(p: Prices, values: Array, parameters: tuple[Array, Array]) -> Array:
+    """Bytes of parameters at so many each, by mesh; ``(n, stages)``."""
+    each = p.each(values)[..., None]
+    return np.asarray(each[0] * parameters[0] + each[1] * parameters[1])
 
 
 def _total(columns: Array, values: Array) -> Array:

@@ -19,6 +19,7 @@ from planner.units import Array, BoolArray, IntArray, Number
 FORWARD, BACKWARD, INPUT, WEIGHT, NOTHING = range(5)
 """Kinds of operation in an order table: a backward pass is whole, or the gradient of the input and, later, those of the
 weights; rows that are shorter than the longest end in ``NOTHING``."""
+_SPLITS = np.isin(np.arange(len(SCHEDULES)), SPLIT)
 
 
 class Schedule(IntEnum):
@@ -269,7 +270,10 @@ def in_flight(
     whole = np.multiply(m, v)
     warm = warmup(schedule, p, m, v, stage)
     held = np.minimum(warm + 1, whole)
-    late = np.where(np.isin(schedule, SPLIT), _delay(schedule, stage), -1)
+    split = splits(schedule)
+    if not split.any():
+        return np.asarray(held / v, np.float64)
+    late = np.where(split, _delay(schedule, stage), -1)
     waiting = np.clip(whole - held, 0, np.maximum(late, 0))
     last = np.minimum(late + 1, whole)
     first = held + waiting * kept
@@ -277,6 +281,6 @@ def in_flight(
     return np.asarray(np.maximum(first, second) / v, np.float64)
 
 
-def splits(schedule: IntArray) -> BoolArray:
+def splits(schedule: int | IntArray) -> BoolArray:
     """Which of these codes are schedules with split backwards."""
-    return np.isin(schedule, SPLIT)
+    return np.asarray(_SPLITS[schedule])

@@ -37,19 +37,27 @@ class Prices:
     key: IntArray
     """For every candidate its row of the table."""
     states: StateCost
+    """Of the distinct meshes among them."""
+    mesh: IntArray
+    """For every candidate its column of ``states``."""
     sends: Sends
     micro_batches: IntArray
     cut: Cut | None = None
     """How the layers of a single candidate are divided, with a widened table; None for the even cut."""
 
+    def each(self, values: Array) -> Array:
+        """Values of the meshes in ``states``, for every candidate; ``(2, n)``."""
+        return values.take(self.mesh, axis=1)
+
     def take(self, index: IntArray) -> Prices:
-        """The same for some of the candidates; the table stays whole."""
+        """The same for some of the candidates; the tables stay whole."""
         return Prices(
             task=self.task,
             rows=self.rows.take(index),
             table=self.table,
             key=self.key[index],
-            states=self.states.take(index),
+            states=self.states,
+            mesh=self.mesh[index],
             sends=self.sends.take(index),
             micro_batches=self.micro_batches[index],
             cut=self.cut,
@@ -77,7 +85,8 @@ def prices(
         rows=rows,
         table=table,
         key=key,
-        states=offloaded(task, meshes, state_cost(task, meshes, where)).take(index),
+        states=offloaded(task, meshes, state_cost(task, meshes, where)),
+        mesh=index,
         sends=sends(task, rows, table.stream[key], lies),
         micro_batches=rows.num_micro_batches(task.recipe.global_batch),
     )
@@ -136,8 +145,11 @@ def weight_seconds(p: Prices) -> Array:
 def state_seconds(p: Prices) -> tuple[Array, Array]:
     """Seconds of state traffic of every block each micro-batch, forwards and backwards; ``(n, blocks)``."""
     dense, expert = p.table.dense[p.key], p.table.expert[p.key]
-    each_f, each_b = p.states.each_forward[..., None], p.states.each_backward[..., None]
-    frozen = (p.states.frozen_gather[..., None] * p.table.frozen[:, p.key]).sum(axis=0)
+    each_f, each_b, gather = (
+        p.each(values)[..., None]
+        for values in (p.states.each_forward, p.states.each_backward, p.states.frozen_gather)
+    )
+    frozen = (gather * p.table.frozen[:, p.key]).sum(axis=0)
     return (
         each_f[0] * dense + each_f[1] * expert + frozen,
         each_b[0] * dense + each_b[1] * expert + frozen,
@@ -168,8 +180,10 @@ def step_bound(p: Prices) -> Array:
     makespan = np.maximum(makespan, p.micro_batches * busiest_stage(p, forward + backward))
     dense = p.table.dense[p.key] @ counts / stages
     expert = p.table.expert[p.key] @ counts / stages
-    once = p.states.once[0] * dense + p.states.once[1] * expert
-    update = p.states.update[0] * dense + p.states.update[1] * expert
+    once, update = (
+        each[0] * dense + each[1] * expert
+        for each in (p.each(p.states.once), p.each(p.states.update))
+    )
     share = task.trainer.overlap.gradients
     room = (total_forward + total_backward) / stages
     exposed = np.maximum(share * once, once - room)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -81,10 +81,6 @@ class StateCost:
     """Bytes of host memory for it."""
     frozen_gather: Array
     """Seconds of gathering for it, each micro-batch, forwards and again backwards."""
-
-    def take(self, index: IntArray) -> StateCost:
-        """The same for some of the candidates, or for repeated ones."""
-        return StateCost(**{f.name: getattr(self, f.name)[:, index] for f in fields(self)})
 
 
 def state_cost(task: Task, rows: Candidates, where: Mapping[AxisName, IntArray]) -> StateCost:

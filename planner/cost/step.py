@@ -69,8 +69,10 @@ def stage_times(p: Prices) -> StageTimes:
     held = blocks.sum(axis=1)
     dense = p.table.dense[p.key] @ held.T
     expert = p.table.expert[p.key] @ held.T
-    once = p.states.once[0][:, None] * dense + p.states.once[1][:, None] * expert
-    update = p.states.update[0][:, None] * dense + p.states.update[1][:, None] * expert
+    once, update = (
+        each[0] * dense + each[1] * expert
+        for each in (p.each(p.states.once)[..., None], p.each(p.states.update)[..., None])
+    )
     share = p.task.trainer.overlap.gradients
     room = (chunk_forward + chunk_backward).sum(axis=-1)
     exposed = np.maximum(share * once, once - room)

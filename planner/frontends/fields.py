@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
+from planner.documented import Documented
 from planner.errors import Fault, PlannerError, listed
 from planner.units import GB, GIB, MIB, TERA, US, Json, parse_quantity
 
@@ -28,12 +29,10 @@ if TYPE_CHECKING:
 UNIT_SUFFIXES = ("_gib", "_mib", "_gbps", "_tflops", "_us")
 
 
-class Description(BaseModel):
+class Description(Documented):
     """What every mapping in a description file has in common: no unknown keys, nothing converted silently."""
 
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True
-    )
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import ConfigDict
+
+from planner.documented import Documented
 
 
-class Part(BaseModel):
+class Part(Documented):
     """Base of all parts of a plan: frozen, and strict about unknown keys."""
 
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", ser_json_inf_nan="strings", use_attribute_docstrings=True
-    )
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")

@@ -57,11 +57,12 @@ def _host(b: Breakdown) -> dict[str, Derivation]:
     p, table = b.prices, b.prices.table
     held = b.times.blocks[stage].sum(axis=0)
     dense, expert = (float(part[p.key[0]] @ held) for part in (table.dense, table.expert))
+    host = p.each(p.states.host)[:, 0]
     inputs = {
         "parameters": _count(dense, f"of stage {stage} on this chip"),
-        "bytes_each": _bytes(float(p.states.host[0, 0]), "states in host memory, sharded"),
+        "bytes_each": _bytes(float(host[0]), "states in host memory, sharded"),
         "expert_parameters": _count(expert, "of experts"),
-        "expert_bytes_each": _bytes(float(p.states.host[1, 0]), "the same of experts"),
+        "expert_bytes_each": _bytes(float(host[1]), "the same of experts"),
         "in_flight": _count(float(b.memory.in_flight[0, stage]), "micro-batches in flight"),
         "micro_batch": _bytes(float(leaving(p)[0] @ held), "activations that leave the chip"),
     }
@@ -69,7 +70,7 @@ def _host(b: Breakdown) -> dict[str, Derivation]:
         "parameters * bytes_each + expert_parameters * expert_bytes_each + in_flight * micro_batch"
     )
     frozen = sum(
-        float(p.states.frozen_host[kind, 0] * (table.frozen[kind, p.key[0]] @ held))
+        float(p.each(p.states.frozen_host)[kind, 0] * (table.frozen[kind, p.key[0]] @ held))
         for kind in (0, 1)
     )
     if frozen:
@@ -93,7 +94,8 @@ def _states(b: Breakdown) -> dict[str, Derivation]:
     dense, expert = (float(part[p.key[0]] @ held) for part in (table.dense, table.expert))
     found = {}
     for kind, meaning in STATES.items():
-        each = getattr(p.states, kind) + (p.states.gathered if kind == "weights" else 0.0)
+        each = p.each(getattr(p.states, kind))
+        each = each + (p.each(p.states.gathered) if kind == "weights" else 0.0)
         inputs = {
             "parameters": _count(dense, "of the stage on this chip, split over tp"),
             "bytes_each": _bytes(float(each[0, 0]), SHARDED),

@@ -163,8 +163,8 @@ def _state_collectives(p: Prices, column: int) -> Iterator[Collective]:
         if count == 1 or size == 0:
             continue
         axis = ("dp·cp" if int(p.rows.cp[0]) > 1 else "dp", "edp")[kind]
-        total = _one(p.states.once[kind]) + _one(p.states.each_forward[kind])
-        total = (total + _one(p.states.each_backward[kind])) * float(size)
+        states = (p.states.once, p.states.each_forward, p.states.each_backward)
+        total = sum(_one(p.each(values)[kind]) for values in states) * float(size)
         grads, weights = gradient * float(size), recipe.weight_bytes * float(size)
         name = ("weights", "expert weights")[kind]
         common = {"tensor": name, "axis": axis, "exposed": 0.0}

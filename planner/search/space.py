@@ -72,8 +72,11 @@ class _Table:
         mesh = self.columns["mesh"]
         counts = choices.count[mesh]
         values = choices.values[np.repeat(choices.first[mesh], counts) + _ramp(counts)]
-        old = {name: np.repeat(column, counts) for name, column in self.columns.items()}
-        self.columns = old | dict(zip(choices.names, values.T, strict=True))
+        added = dict(zip(choices.names, np.ascontiguousarray(values.T), strict=True))
+        if (counts != 1).any():
+            row = np.repeat(np.arange(len(self)), counts)
+            self.columns = {name: column.take(row) for name, column in self.columns.items()}
+        self.columns |= added
 
     def keep(self, mask: BoolArray) -> None:
         self.columns = {name: column[mask] for name, column in self.columns.items()}

@@ -2,6 +2,7 @@ import re
 
 import pytest
 
+from planner.documented import descriptions
 from planner.frontends.catalog import data_folder, entries
 from planner.frontends.cluster_file import read_chip, read_cluster
 from planner.frontends.hardware_files import ChipFile, ClusterFile, links
@@ -99,6 +100,6 @@ def test_every_kind_of_link_is_used_and_has_a_source():
 def test_every_number_of_a_file_has_a_documented_key():
     readme = (data_folder("hardware_profiles") / "README.md").read_text(encoding="utf-8")
     for model in (ChipFile, ClusterFile, ClusterFile.model_fields["levels"].annotation.__args__[0]):
-        for key, field in model.model_fields.items():
+        assert set(descriptions(model)) == set(model.model_fields)
+        for key in model.model_fields:
             assert f"`{key}`" in readme
-            assert field.description, key

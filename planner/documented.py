@@ -1,0 +1,54 @@
+"""Fields that are described in a JSON Schema by the docstrings below them."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from itertools import pairwise
+from textwrap import dedent
+from typing import TYPE_CHECKING
+
+from pydantic import BaseModel
+
+if TYPE_CHECKING:
+    from pydantic import GetJsonSchemaHandler
+    from pydantic.json_schema import JsonSchemaValue
+    from pydantic_core import CoreSchema
+
+
+class Documented(BaseModel):
+    """Base of models whose sources are read for descriptions, when a schema is asked for and not at every start."""
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        schema = handler(core_schema)
+        properties = handler.resolve_ref_schema(schema).get("properties", {})
+        for name, text in descriptions(cls).items():
+            properties[cls.model_fields[name].alias or name]["description"] = text
+        return schema
+
+
+def descriptions(model: type[BaseModel]) -> dict[str, str]:
+    """What the docstrings of a model's fields say, those of its bases included."""
+    found: dict[str, str] = {}
+    for each in reversed(model.__mro__):
+        if issubclass(each, BaseModel) and each is not BaseModel:
+            (tree,) = ast.parse(dedent(inspect.getsource(each))).body
+            assert isinstance(tree, ast.ClassDef)
+            found |= dict(_documented(tree.body, model))
+    return found
+
+
+def _documented(body: list[ast.stmt], model: type[BaseModel]) -> list[tuple[str, str]]:
+    return [
+        (field.target.id, inspect.cleandoc(text.value.value))
+        for field, text in pairwise(body)
+        if isinstance(field, ast.AnnAssign)
+        and isinstance(field.target, ast.Name)
+        and field.target.id in model.model_fields
+        and isinstance(text, ast.Expr)
+        and isinstance(text.value, ast.Constant)
+        and isinstance(text.value.value, str)
+    ]
