@@ -84,7 +84,7 @@ def _all_to_all(size: Number, members: IntArray, cluster: Cluster, copies: float
         distinct = groups * (1.0 - (1.0 - 1.0 / groups) ** copies) / copies
         crossing = np.asarray(size, dtype=np.float64) * distinct * (reached - inner) / group
         moved = crossing + np.sqrt(level.ramp_bytes * crossing)
-        slowest = np.maximum(slowest, moved / level.achieved_by(n))
+        slowest = np.maximum(slowest, moved / (level.achieved_by(n) * level.kept_by(reached)))
         latency = latency + level.latency * np.log2(n)
         inner = reached
     return slowest + latency

@@ -118,6 +118,8 @@ class LevelFile(Description):
     """By how much the links above the group are fewer than the chips could fill."""
     full_mesh: bool | None = None
     """Whether each pair of chips owns its own link."""
+    all_to_all_doubling: Fraction | None = None
+    """Share of its rate that an all-to-all keeps with each doubling of its members, from two on."""
     note: str = ""
     """What else there is to know."""
 
@@ -181,6 +183,8 @@ class Link(Description):
     """As of a level."""
     full_mesh: bool = False
     """As of a level."""
+    all_to_all_doubling: Fraction = 1.0
+    """As of a level."""
     source: str
     """Where the numbers come from."""
 
@@ -230,6 +234,7 @@ def level_from(file: LevelFile) -> Level:
         ramp_bytes=file.ramp_mib or link.ramp_mib,
         oversubscription=file.oversubscription,
         full_mesh=link.full_mesh if file.full_mesh is None else file.full_mesh,
+        all_to_all_doubling=file.all_to_all_doubling or link.all_to_all_doubling,
         link=file.link,
         note=file.note,
     )
@@ -344,6 +349,7 @@ def _chip_data(chip: Chip) -> dict[str, Json]:
 
 
 def _level_data(level: Level) -> dict[str, Json]:
+    usual = level.all_to_all_doubling == links()[level.link or "unknown"].all_to_all_doubling
     return _stated(
         {
             "name": level.name,
@@ -355,6 +361,7 @@ def _level_data(level: Level) -> dict[str, Json]:
             "ramp_mib": _written(level.ramp_bytes, MIB),
             "oversubscription": level.oversubscription,
             "full_mesh": level.full_mesh,
+            "all_to_all_doubling": None if usual else level.all_to_all_doubling,
             "note": level.note,
         }
     )

@@ -105,6 +105,9 @@ def _of_level(cluster: Cluster, index: int, level: Level) -> list[HardwareNumber
         return changed
 
     name = level.name
+    crowding = HardwareNumber(f"{name}.all_to_all_doubling", f"all-to-all of twice as many on the {name}", "share",
+                              level.all_to_all_doubling,
+                              put(lambda v: replace(level, all_to_all_doubling=min(v, 1.0))))  # fmt: skip
     return [
         HardwareNumber(f"{name}.bandwidth", f"bandwidth of the {name}", "bandwidth", level.bandwidth,
                        put(lambda v: replace(level, bandwidth=v))),
@@ -114,6 +117,7 @@ def _of_level(cluster: Cluster, index: int, level: Level) -> list[HardwareNumber
                        put(lambda v: replace(level, efficiency=v))),
         HardwareNumber(f"{name}.ramp", f"ramp of the {name}", "bytes", level.ramp_bytes,
                        put(lambda v: replace(level, ramp_bytes=v))),
+        *([crowding] if level.all_to_all_doubling < 1.0 else []),
     ]  # fmt: skip
 
 

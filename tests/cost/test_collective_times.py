@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.cost.collectives import RING_STEP, ROUNDS, collective, send
+from planner.frontends.cluster_file import read_cluster
 from planner.hardware.mesh import members
 from tests.cost.blocks import cluster_of, level_of
 from tests.search.problems import clusters, examples, log_floats
@@ -102,6 +103,7 @@ def test_a_better_level_is_never_slower(case, kind, size, data):
                 replace(level, ramp_bytes=level.ramp_bytes / 2),
                 replace(level, oversubscription=1.0),
                 replace(level, full_mesh=False),
+                replace(level, all_to_all_doubling=1.0),
             ]
         )
     )
@@ -172,3 +174,11 @@ def test_arrays_are_priced_as_one_by_one(case, sizes, kind):
 def test_a_send_takes_the_outermost_level_that_the_pipeline_crosses():
     assert send(1e9, np.array([4, 2]), TWO) == pytest.approx(1e9 / 5e10)
     assert send(1e9, np.array([8, 1]), TWO) == pytest.approx(1e9 / 4e11)
+
+
+@pytest.mark.parametrize("dies, rate", [(8, 135), (16, 105), (32, 98.5), (64, 86), (128, 69)])
+def test_expert_exchanges_on_a_supernode_slow_down_with_its_dies(dies, rate):
+    """Means of dispatch and combine in GB/s, large messages (sgl-project/sgl-kernel-npu)."""
+    cluster, size = read_cluster("cloudmatrix-384"), 1e12
+    seconds = collective("all-to-all", size, members(dies, 1, cluster.groups), cluster)
+    assert size * (dies - 1) / dies / float(seconds) == pytest.approx(rate * 1e9, rel=0.12)

@@ -81,6 +81,7 @@ def clusters(draw, most: int = 16) -> Cluster:
             ramp_bytes=draw(st.sampled_from([0.0, 1e5, 4e6])),
             oversubscription=draw(st.sampled_from([1.0, 1.0, 4.0])),
             full_mesh=size is not None and draw(st.booleans()),
+            all_to_all_doubling=draw(st.sampled_from([1.0, 1.0, 0.88])),
         )
         for index, size in enumerate([*sizes, None])
     )
