@@ -30,7 +30,8 @@ def page(evaluation: Evaluation, summary: Summary, top: int, width: int) -> list
 
 
 def _head(summary: Summary) -> list[Line]:
-    first = f"  {summary.rows:,} runs: {summary.priced:,} priced, {summary.judged:,} of them judged"
+    runs = "1 run" if summary.rows == 1 else f"{summary.rows:,} runs"
+    first = f"  {runs}: {summary.priced:,} priced, {summary.judged:,} of them judged"
     lines = styled([f"{first} (complete, quality A or B)."])
     if summary.skipped:
         lines += styled(["  Not priced:"], "dim")

@@ -66,15 +66,15 @@ def explain(
     why = found(answer, item, name=str(plan))
     if form == "json":
         screen.write(write_json(_data(why)))
-        return exits.ANSWER
-    width = o.WIDEST if form == "markdown" else min(screen.width, o.WIDEST)
-    page = _page(answer, why, width, depth)
-    if run is not None and isinstance(why, Node):
-        page += render_measured(answer, run.step, run.memory, run.parts)
-    if form == "markdown":
-        screen.write(markdown_page(answer, item or "", page))
     else:
-        screen.show(page)
+        width = o.WIDEST if form == "markdown" else min(screen.width, o.WIDEST)
+        page = _page(answer, why, width, depth)
+        if run is not None and isinstance(why, Node):
+            page += render_measured(answer, run.step, run.memory, run.parts)
+        if form == "markdown":
+            screen.write(markdown_page(answer, item or "", page))
+        else:
+            screen.show(page)
     if other := _unlike(answer, {} if run is None else run.facts):
         screen.note(f"Warning: the run is not of this plan: {other}.")
     if old := staleness(answer, str(plan)):

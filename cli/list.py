@@ -21,7 +21,7 @@ def list_names(
     from cli.console import Screen
     from planner.api import list_names as find
     from planner.plan.write import write_json
-    from planner.report.tables import Column, table
+    from planner.report.tables import Column, named_whole, table
 
     screen = Screen(no_color=no_color)
     o.chosen(form, o.SHORT_FORMATS, "--format")
@@ -34,5 +34,5 @@ def list_names(
         cells = [str(row[key]) for row in rows]
         number = all(isinstance(row[key], int | float) for row in rows)
         columns.append(Column(heading=key, cells=cells, left=not number))
-    screen.show(table(columns, screen.width))
+    screen.show(table(named_whole(columns, screen.width), screen.width))
     return exits.ANSWER

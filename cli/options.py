@@ -256,7 +256,10 @@ def seconds(text: str, flag: str = "--time-limit") -> float:
     match = _TIME.fullmatch(text.strip())
     if match is None:
         raise PlannerError.of("A03", f"{flag} {text!r} is not a time. Write it like 60s or 5min.")
-    return float(match[1]) * {"": 1, "ms": 1e-3, "s": 1, "min": 60, "h": 3600}[match[2]]
+    found = float(match[1]) * {"": 1, "ms": 1e-3, "s": 1, "min": 60, "h": 3600}[match[2]]
+    if not found:
+        raise PlannerError.of("A03", f"{flag} {text!r} is no time at all. Write it like 60s.")
+    return found
 
 
 def settings(texts: Iterable[str] | None, flag: str) -> dict[str, str]:

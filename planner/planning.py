@@ -18,6 +18,7 @@ from planner.errors import Fault, PlannerError, listed
 from planner.frontends.catalog import entries
 from planner.frontends.cluster_file import read_chip, read_cluster
 from planner.hardware.cluster import Cluster
+from planner.plan.layout import DIVISION, plain
 from planner.plan.schema import NoPlan, PinPrice, Plan
 from planner.question import Question, Understood, understand
 from planner.search.answer import Header, build_plan, price_plan
@@ -66,6 +67,8 @@ def plan(
         progress=progress,
     )
     outcome = best_cuts(outcome, known.pins, deadline)
+    if time.monotonic() > deadline:  # some of the winners kept their even stages
+        outcome = replace(outcome, stopped=True)
     if outcome.best is not None:
         header = replace(
             _header(known, known.pins),
@@ -120,8 +123,10 @@ def price(question: Question, layout: Mapping[str, int | str]) -> Plan:
         found = _priced(task, fewer, row, cut)
         return None if found is None else float(exact(found).step[0])
 
+    division = (f"{key}={value}" for key, value in layout.items() if plain(key) in DIVISION)
     header = replace(
-        _header(known, replace(pins, operators=pinned.operators)),
+        _header(known, pins),
+        pins=(*pins.texts(), *division, *pinned.texts()),
         asked=known.asked.model_copy(update={"layout": dict(layout)}),
         pin_prices=pin_prices(pinned, float(exact(priced).step[0]), step),
     )

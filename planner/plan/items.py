@@ -10,12 +10,29 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from planner.errors import PlannerError, listed, nearest
-from planner.plan.derivation import Derivation
+from planner.plan.derivation import Derivation, Unit
 from planner.plan.removed import everything_removed
 from planner.plan.schema import Alternative, BlockPlan, OperatorPlan, Plan, Removed, Stage
 
 OWN = "yours"
 """Id of the user's own layout where it is not one of the best."""
+ABSENT = {
+    "step.recompute": "Nothing is computed a second time.",
+    "step.tp": "No axis splits products: there are no tensor-parallel collectives.",
+    "step.cp": "No axis splits sequences: keys and values are not exchanged.",
+    "step.ep": "No axis divides experts: no tokens travel to them.",
+    "step.weights": "Weights are not sharded over data ranks: none are gathered layer by layer.",
+    "step.gradients": "One rank has all sequences: gradients are not reduced.",
+    "step.offload": "Nothing is kept in host memory.",
+    "step.bubble": "There is no pipeline: no stage waits for another.",
+    "step.sends": "There is no pipeline: nothing is sent between stages.",
+    "step.jitter": "There is no pipeline: no stages wait for one another in turn.",
+    "host": "Nothing is kept in host memory.",
+} | {
+    f"memory.{kind}": "The fullest chip needs none."
+    for kind in ("gradients", "optimizer", "activations", "working", "logits", "buffers", "runtime")
+}
+"""Numbers that a plan may lack, and why they are 0 then."""
 ALSO = {
     "step.dp": "step.gradients",
     "step.pp": "step.sends",
@@ -120,6 +137,10 @@ def find_item(plan: Plan, asked: str) -> Item:
     ):
         if name in known:
             return known[name]
+        if name in ABSENT:
+            unit: Unit = "s" if name.startswith("step.") else "B"
+            how = Derivation(meaning=ABSENT[name], formula="0", inputs=(), value=0.0, unit=unit)
+            return Number(name, how)
     if word.startswith(("rule:", "rule ")):
         name = word[5:].strip()
         raise PlannerError.of(

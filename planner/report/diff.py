@@ -97,7 +97,7 @@ def _pairs(
     styles: list[Style] = ["" if abs(c) > 0.1 * most else "dim" for c in changes]
     columns = [
         Column(heading=title, cells=[f"  {pair.label}" for pair in pairs], left=True),
-        Column(heading=a, cells=show([pair.before for pair in pairs])),
+        Column(heading=a, cells=show([pair.before for pair in pairs]), drop=2),
         Column(heading=b, cells=show([pair.after for pair in pairs])),
         Column(
             heading="change",

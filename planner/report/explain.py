@@ -14,6 +14,9 @@ from planner.report.tables import BLANK, Column, Line, Span, flow, styled, table
 from planner.report.tree import render_tree
 from planner.units import show_bytes, show_count, show_seconds, three_digits
 
+WIDE = 60
+"""Columns from which operators stand with the name of their layer."""
+
 
 def render_item(plan: Plan, item: Item, width: int) -> list[Line]:
     """The page of ``explain PLAN ITEM`` for what the plan alone tells.
@@ -43,6 +46,8 @@ def render_number(item: Number, width: int) -> list[Line]:
     value = shown(how.value, how.unit)
     lines: list[Line] = [(Span(f"  {item.id}"), Span(f"  {value}", "head"))]
     lines += styled(flow([how.meaning], " ", width, "  ", 2))
+    if not how.inputs:
+        return lines
     lines += [BLANK, *styled(flow([_written(how.formula)], " ", width, "    ", 6), "head")]
     lines += [BLANK, *table(columns, width)[1:]]
     put_in = f"= {_written(_substituted(how))}"
@@ -118,13 +123,14 @@ def _layers(item: Layers, width: int) -> list[Line]:
     block = item.block
     title = f"{block.name}: {block.layers} ({block.count}×), for one micro-batch on one chip"
     rows = block.operators
+    prefix = f"{block.name}." if width >= WIDE else ""
     columns = [
-        Column(heading="operator", cells=[f"{block.name}.{op.name}" for op in rows], left=True),
+        Column(heading="operator", cells=[prefix + op.name for op in rows], left=True),
         Column(heading="split", cells=[_split(op) for op in rows], left=True, drop=1),
         Column(heading="forward", cells=[show_seconds(op.forward) for op in rows]),
         Column(heading="backward", cells=[show_seconds(op.backward) for op in rows]),
         Column(heading="of roofline", cells=[_reached(op) for op in rows], drop=2),
-        Column(heading="exposed", cells=[_exposed(op) for op in rows]),
+        Column(heading="exposed", cells=[_exposed(op) for op in rows], drop=3),
     ]
     sums = f"forwards {show_seconds(block.forward)}, backwards {show_seconds(block.backward)}, all included"
     return [(Span(f"  {title}", "head"),), *table(columns, width), *styled([f"  {sums}"])]

@@ -76,6 +76,18 @@ def table_width(columns: Sequence[Column]) -> int:
     return INDENT + sum(column.width for column in columns) + 2 * (len(columns) - 1)
 
 
+def named_whole(columns: Sequence[Column], width: int) -> list[Column]:
+    """The first columns of a list, as many as leave its first one, the names, whole."""
+    kept = list(columns)
+
+    def least(column: Column) -> int:
+        return min(column.width, LEAST) if column.left and column is not kept[0] else column.width
+
+    while len(kept) > 1 and INDENT + sum(map(least, kept)) + 2 * (len(kept) - 1) > width:
+        kept.pop()
+    return kept
+
+
 def table(columns: Sequence[Column], width: int, styles: Sequence[Style] = ()) -> list[Line]:
     """A table with its headings, without wrapped cells.
 

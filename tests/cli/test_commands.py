@@ -201,6 +201,7 @@ def test_a_bug_is_reported_without_a_traceback(
         ("plan m -c c --detail memory,opps", "A03", "Nearest: ops"),
         ("plan m -c c --objective pareto", "A03", "Possible: step-time or cost-per-token"),
         ("plan m -c c --time-limit soon", "A03", "60s or 5min"),
+        ("plan m -c c --time-limit 0", "A03", "is no time at all"),
         ("list model", "A03", "Nearest: models"),
         ("schema plam", "A03", "Nearest: plan"),
         ("show x -f yaml", "A03", "Possible: table or json"),

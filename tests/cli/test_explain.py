@@ -27,6 +27,8 @@ def test_a_stale_plan_is_said_to_be_one(planner: Any, capsys: pytest.CaptureFixt
     planner.old = "it is stale."
     assert main(["explain", PLAN, "mfu"]) == 0
     assert capsys.readouterr().err == "Warning: it is stale.\n"
+    assert main(["explain", PLAN, "mfu", "--format", "json"]) == 0
+    assert capsys.readouterr().err == "Warning: it is stale.\n"
     assert main(["diff", PLAN, PLAN]) == 0
     assert capsys.readouterr().err == "Warning: it is stale.\n" * 2
     assert main(["explain", PLAN, "mfu", "--quiet"]) == 0

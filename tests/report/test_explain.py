@@ -89,6 +89,18 @@ def test_other_words_for_ids(asked: str, found: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("asked", "page"),
+    [
+        ("step.ep", "  step.ep  0 s\n  No axis divides experts: no tokens travel to them.\n"),
+        ("host", "  host  0 B\n  Nothing is kept in host memory.\n"),
+    ],
+)
+def test_a_part_that_a_plan_lacks_is_0_for_a_reason(asked: str, page: str) -> None:
+    assert asked not in items(PLAN)
+    assert plain(render_item(PLAN, find_item(PLAN, asked), 80)) == page
+
+
+@pytest.mark.parametrize(
     ("asked", "words"),
     [
         ("step.bubbel", "Nearest: step.bubble"),

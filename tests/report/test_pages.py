@@ -15,7 +15,7 @@ from planner.plan.schema import NoPlan, Plan
 from planner.report.data import render_csv, render_yaml
 from planner.report.detail import DETAILS
 from planner.report.markdown import render_markdown
-from planner.report.tables import plain
+from planner.report.tables import Column, named_whole, plain
 from planner.report.text import render, verdict
 
 HERE = Path(__file__).parent
@@ -105,6 +105,15 @@ def test_every_view_shows_the_same_numbers(name: str) -> None:
     numbers = set(re.findall(r"\d[\d.,]*\d|\d", markdown.partition("| Where")[2]))
     assert len(numbers) >= 30
     assert numbers <= set(re.findall(r"\d[\d.,]*\d|\d", text))
+
+
+def test_names_of_a_list_stay_whole_on_a_narrow_page() -> None:
+    names = Column(heading="name", cells=["a100-pcie-80gb"], left=True)
+    size = Column(heading="GiB", cells=["79.1"])
+    wiring = Column(heading="wiring", cells=["pcie4-box-of-eight"], left=True)
+    assert named_whole([names, size, wiring], 40) == [names, size, wiring]
+    assert named_whole([names, size, wiring], 30) == [names, size]
+    assert named_whole([names, size, wiring], 9) == [names]
 
 
 def test_verdict_fits_in_80_columns_and_needs_no_style() -> None:

@@ -178,6 +178,12 @@ def test_what_divides_no_layers_is_refused(words, wrong):
     assert wrong in error.value.faults[0].what
 
 
+def test_a_stated_division_stands_among_the_pins():
+    question = Question(model="llama-3-8b", cluster="h100-sxm:16", global_batch=64)
+    found = price(question, {"pp": 2, "tp": 8, "stage-layers": "17+15"})
+    assert found.pins == ("pp=2", "tp=8", "stage-layers=17+15")
+
+
 @pytest.mark.parametrize(
     ("trainer", "words", "wrong"),
     [
