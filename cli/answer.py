@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cli import exits
 from cli.console import Screen
-from cli.files import check_outputs, is_trace, write_output
 from cli.options import FORMATS, chosen, details
+from planner.output.files import REPORT, check_outputs, is_trace, write_output
 from planner.plan.schema import NoPlan, Plan
 from planner.plan.write import write_plan
 from planner.report.data import render_yaml
 from planner.report.markdown import render_markdown
 from planner.report.text import render
 from planner.units import show_seconds
+
+if TYPE_CHECKING:
+    from planner.api import Question
+    from planner.plan.findings import Comparison, Largest, Sizing
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +35,12 @@ class Output:
     @property
     def figures(self) -> bool:
         """Whether a report or a timeline is among the files, which draw more than the answer."""
-        return any(path.suffix == ".html" or is_trace(path) for path in self.paths)
+        return self.report or any(is_trace(path) for path in self.paths)
+
+    @property
+    def report(self) -> bool:
+        """Whether a report is among the files."""
+        return any(path.suffix == REPORT for path in self.paths)
 
     @classmethod
     def asked(cls, form: str, detail: str | None, paths: Sequence[Path] | None) -> Output:
@@ -43,10 +54,43 @@ class Output:
         return output
 
 
+def keep(
+    found: Comparison | Sizing | Largest,
+    best: Question | None,
+    paths: Sequence[Path],
+    screen: Screen,
+) -> None:
+    """Writes the files of a study; a report is that of its best plan, which is made again with its figures."""
+    from planner.api import plan, write
+
+    for path in paths:
+        if path.suffix != REPORT:
+            write(found, path)
+        else:
+            answer = None if best is None else plan(best)
+            if not isinstance(answer, Plan):
+                screen.note(f"No plan, so {path} was not written.")
+                continue
+            write(answer, path, beside=found)
+        screen.note(f"Wrote {path}.")
+
+
 def deliver(
-    answer: Plan | NoPlan, screen: Screen, output: Output, next_steps: Sequence[tuple[str, str]]
+    answer: Plan | NoPlan,
+    screen: Screen,
+    output: Output,
+    next_steps: Sequence[tuple[str, str]],
+    beside: Callable[[Plan], Comparison] | None = None,
 ) -> int:
-    """Shows an answer, writes its files, and says how the command ends."""
+    """Shows an answer, writes its files, and says how the command ends.
+
+    Args:
+        answer: what was found.
+        screen: where it is shown.
+        output: in which form, and into which files.
+        next_steps: commands to type next.
+        beside: finds the clusters that a report shows beside the answer.
+    """
     if output.format == "json":
         screen.write(write_plan(answer))
     elif output.format == "yaml":
@@ -62,8 +106,12 @@ def deliver(
         return exits.NO_PLAN
     for warning in answer.warnings:
         screen.note(f"Warning: {warning}")
+    others: Comparison | None = None
+    if beside is not None and output.report:
+        with suppress(KeyboardInterrupt):  # the answer is there already
+            others = beside(answer)
     for path in output.paths:
-        write_output(path, answer)
+        write_output(path, answer, others)
         screen.note(f"Wrote {path}.")
     if answer.proof.stopped and answer.proof.optimal:
         screen.note("Stopped after the plan was proven, before all alternatives were compared.")

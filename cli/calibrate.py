@@ -40,14 +40,12 @@ def calibrate(
 ) -> int:
     """Fit a cluster's profile on measured steps of its own."""
     from cli.console import Screen
-    from cli.files import check_profile, write_or_refuse
     from planner.calibrate.calibrate import calibrate as fitted
-    from planner.calibrate.own_cluster import profile
-    from planner.calibrate.runs import read_runs
+    from planner.output.files import check_profile, write_or_refuse
 
     screen = Screen(quiet=quiet, verbose=verbose, no_color=no_color)
     check_profile(out)
-    found = fitted(read_runs(runs), profile(cluster), trainer)
+    found = fitted(runs, cluster, trainer)
     screen.show(page(found, screen.width))
     write_or_refuse(out, found.text)
     screen.note(f"Wrote {out}. Use it as --cluster {out}")

@@ -1,26 +1,25 @@
-"""``shardwright check``: a trainer's configuration that somebody runs, read back and judged."""
+"""``shardwright check``: a trainer's configuration that somebody runs, or a plan, read back and judged."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from cli import exits
 from cli import options as o
 
-if TYPE_CHECKING:
-    from planner.api import Checked
-    from planner.report.checked import Judged
-
 Configuration = Annotated[
     Path,
-    typer.Argument(metavar="FILE", help="A launch script, TOML, JSON, YAML or Python file of a trainer."),
+    typer.Argument(metavar="FILE", help="A trainer's launch script, TOML, JSON, YAML or Python file, or a plan."),
 ]  # fmt: skip
 Program = Annotated[
     str | None,
-    typer.Option("--trainer", "-t", metavar="NAME", help="Whose file it is; default: known by its keys."),
+    typer.Option(
+        "--trainer", "-t", metavar="NAME",
+        help="Whose file it is, default: known by its keys; of a plan another trainer to run it.",
+    ),
 ]  # fmt: skip
 OfModel = Annotated[
     str,
@@ -54,7 +53,7 @@ def check(
     verbose: o.Verbose = False,
     no_color: o.NoColor = False,
 ) -> int:
-    """Price a trainer's configuration, and say what is wrong with it and what would be better."""
+    """Price a trainer's configuration or a plan, and say what is wrong with it and what would be better."""
     from cli.console import ProgressLine, Screen
     from planner.api import Question
     from planner.api import check as judged
@@ -79,25 +78,8 @@ def check(
     )
     with ProgressLine(screen) as progress:
         found = judged(file, question, program=trainer, search=search, progress=progress)
-    shown = _judged(found)
     if form == "json":
-        screen.write(write_json(as_data(shown)))
+        screen.write(write_json(as_data(found)))
     else:
-        screen.show(page(shown, width=screen.width))
+        screen.show(page(found, width=min(screen.width, o.WIDEST)))
     return exits.ANSWER if found.holds else exits.CHECK_FAILED
-
-
-def _judged(found: Checked) -> Judged:
-    """What the page shows of a check."""
-    from planner.report.checked import Judged
-
-    return Judged(
-        name=found.file.path,
-        program=found.file.program,
-        stages=found.file.stages,
-        notes=found.file.notes,
-        silent=found.file.faults,
-        broken=found.broken,
-        plan=found.plan,
-        better=found.better,
-    )

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from cli import exits
 from cli import options as o
-
-if TYPE_CHECKING:
-    from cli.console import Screen
-    from planner.api import Question
-    from planner.plan.findings import Comparison
 
 FORMATS = ("table", "json", "csv", "markdown")
 
@@ -75,16 +69,18 @@ def compare(
     no_color: o.NoColor = False,
 ) -> int:
     """Find the best plan on each of several clusters, chip counts, trainers and what-ifs."""
-    from cli import asking, studied
+    from cli import asking
+    from cli.answer import keep
     from cli.console import ProgressLine, Screen
     from cli.layout import model_only
     from planner.api import compare as compared
-    from planner.studies.compare import fastest_question
+    from planner.output import studied
+    from planner.studies.best import best_question
     from planner.studies.ranges import counts
 
     screen = Screen(quiet=quiet, verbose=verbose, no_color=no_color)
     o.chosen(form, FORMATS, "--format")
-    studied.check_tables(out or (), report=True)
+    studied.check_studies(out or ())
     earlier = asking.earlier_plan(like)
     clusters = cluster or ([earlier.asked.cluster] if earlier else [])
     question = asking.asked(
@@ -120,29 +116,8 @@ def compare(
         screen.show(studied.page(found, min(screen.width, o.WIDEST)))
     else:
         screen.write(studied.text(found, form))
-    again = fastest_question(question, found, priced=bool(price))
-    _write(out or (), found, again, screen)
+    keep(found, best_question(found, question, priced=bool(price)), out or (), screen)
     if found.left_out:
         screen.note(f"Stopped. {found.left_out:,} rows were not looked at.")
         return exits.STOPPED
     return exits.NO_PLAN if found.fastest is None else exits.ANSWER
-
-
-def _write(
-    paths: Sequence[Path], found: Comparison, fastest: Question | None, screen: Screen
-) -> None:
-    """The files that were asked for; a report is that of the fastest plan, which is made again with its figures."""
-    from cli import studied
-    from planner.api import plan
-    from planner.plan.schema import Plan
-
-    for path in paths:
-        if path.suffix != studied.REPORT:
-            studied.write_table(path, found)
-        else:
-            best = None if fastest is None else plan(fastest)
-            if not isinstance(best, Plan):
-                screen.note(f"No plan, so {path} was not written.")
-                continue
-            studied.write_report(path, best, found)
-        screen.note(f"Wrote {path}.")

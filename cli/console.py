@@ -11,10 +11,9 @@ import sys
 import time
 from collections.abc import Iterable
 from types import TracebackType
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Protocol, TextIO
 
 if TYPE_CHECKING:
-    from planner.api import Progress
     from planner.report.tables import Line
 
 WIDTH_OF_FILES = 100
@@ -29,6 +28,26 @@ STYLES = {
 }
 EVERY_TERMINAL, EVERY_FILE = 0.1, 5.0
 """Seconds between two progress lines."""
+
+
+class Progress(Protocol):
+    """How far a search is, as :class:`planner.search.engine.Progress` tells it."""
+
+    @property
+    def done(self) -> int:
+        """Layouts that are dealt with."""
+
+    @property
+    def total(self) -> int:
+        """All layouts."""
+
+    @property
+    def best(self) -> float | None:
+        """Seconds of the best step so far."""
+
+    @property
+    def bound(self) -> float | None:
+        """Seconds that no step is shorter than."""
 
 
 def is_terminal(stream: TextIO) -> bool:

@@ -23,10 +23,11 @@ def diff(
     """Show what differs between two plans, and what it costs."""
     from cli import exits
     from cli.console import Screen
-    from planner.api import diff as found
-    from planner.api import read_plan, staleness
+    from planner.api import read_plan
+    from planner.plan.diff import diff as found
     from planner.plan.write import write_json
     from planner.report.diff import render_diff
+    from planner.studies.again import staleness
 
     screen = Screen(quiet=quiet, no_color=no_color)
     o.chosen(form, o.SHORT_FORMATS, "--format")

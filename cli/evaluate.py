@@ -63,13 +63,12 @@ def evaluate(
     from cli.accuracy import page
     from cli.console import Screen
     from planner.calibrate.evaluate import evaluate as evaluated
-    from planner.calibrate.own_cluster import profile
     from planner.calibrate.summary import KEYS, as_csv, as_json, summarise
 
     screen = Screen(quiet=quiet, verbose=verbose, no_color=no_color)
     o.chosen(form, FORMATS, "--format")
     keys = [o.chosen(word.strip(), KEYS, "--by") for word in by.split(",") if word.strip()]
-    evaluation = evaluated(runs, None if cluster is None else profile(cluster))
+    evaluation = evaluated(runs, cluster)
     summary = summarise(evaluation, keys)
     if form == "json":
         data = as_json(evaluation, summary)

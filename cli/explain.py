@@ -52,12 +52,13 @@ def explain(
     """Show a plan as a tree with costs; or why a row lost, what a rule costs, how a number comes about."""
     from cli.console import Screen
     from planner.api import explain as found
-    from planner.api import read_plan, staleness
+    from planner.api import read_plan
     from planner.calibrate.measured import measured_run
     from planner.plan.tree import Node
     from planner.plan.write import write_json
     from planner.report.markdown import markdown_page
     from planner.report.tree import render_measured
+    from planner.studies.again import staleness
 
     screen = Screen(quiet=quiet, no_color=no_color)
     o.chosen(form, FORMATS, "--format")

@@ -19,7 +19,7 @@ def list_names(
     """List the models, clusters, chips or trainers that are known."""
     from cli import exits
     from cli.console import Screen
-    from planner.api import list_names as find
+    from planner.known import list_names as find
     from planner.plan.write import write_json
     from planner.report.tables import Column, named_whole, table
 

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from cli import options as o
+
+if TYPE_CHECKING:
+    from planner.plan.findings import Comparison
+    from planner.plan.schema import Plan
 
 NEXT_STEPS = (
     ("… --out plan.json --out report.html", "keep it, and see it"),
@@ -67,4 +73,10 @@ def plan(
     )
     with ProgressLine(screen) as progress:
         answer = find(question, progress)
-    return deliver(answer, screen, output, NEXT_STEPS)
+
+    def others(found: Plan) -> Comparison:
+        from planner.studies.neighbours import neighbours
+
+        return neighbours(question, found)
+
+    return deliver(answer, screen, output, NEXT_STEPS, others)

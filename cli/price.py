@@ -9,9 +9,6 @@ NEXT_STEPS = (
     ("… --detail all", "every stage, operator and message"),
 )
 
-FOLLOWS_CHIPS = ("dp", "shard-group", "order")
-"""Keys of a layout that another cluster decides anew."""
-
 
 def price(
     model: o.MaybeModel = None,
@@ -41,7 +38,7 @@ def price(
     from cli.layout import divided, in_words_of_set
     from planner.api import price as evaluate
     from planner.errors import PlannerError
-    from planner.plan.layout import layout_of, restated
+    from planner.plan.layout import elsewhere, layout_of, restated
 
     screen = Screen(quiet=quiet, verbose=verbose, no_color=no_color)
     output = Output.asked(form, detail, out)
@@ -49,9 +46,7 @@ def price(
     layout, overrides = divided(o.settings(set_, "--set"))
     if earlier is not None:
         whole = layout_of(earlier.degrees, earlier.pins)
-        if cluster is not None:  # other chips: dp is what is left of them
-            whole = {key: value for key, value in whole.items() if key not in FOLLOWS_CHIPS}
-        layout = restated(whole, layout)
+        layout = restated(whole if cluster is None else elsewhere(whole), layout)
     elif not layout:
         raise PlannerError.of(
             "A03", "missing option '--set'.", "Write it like --set tp=8,pp=4,mbs=1"

@@ -17,7 +17,7 @@ def schema(
     """Print the JSON Schema of plans, models, clusters or recipes."""
     from cli import exits
     from cli.console import Screen
-    from planner.api import schema as find
+    from planner.known import schema as find
     from planner.plan.write import write_json
 
     Screen().write(write_json(find(o.chosen(kind, KINDS, "KIND"))))

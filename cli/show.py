@@ -23,6 +23,6 @@ def show(
 
     o.chosen(form, o.SHORT_FORMATS, "--format")
     found = find(name)
-    text = write_json(found.as_json()) if form == "json" else found.as_text()
+    text = write_json(found.data) if form == "json" else found.text
     Screen().write(text if text.endswith("\n") else text + "\n")
     return exits.ANSWER

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from cli import exits
 from cli import options as o
-
-if TYPE_CHECKING:
-    from planner.plan.findings import Largest, Sizing
 
 LARGEST = ("seq-len", "global-batch")
 FORMATS = ("table", "json", "csv", "markdown")
@@ -40,7 +37,8 @@ Form = Annotated[str, typer.Option("--format", "-f", metavar="NAME", help=f"{', 
 Out = Annotated[
     list[Path] | None,
     typer.Option(
-        "--out", "-o", metavar="PATH", help="Also write a file: .csv, .md or .json. Repeatable."
+        "--out", "-o", metavar="PATH",
+        help="Also write a file: .csv, .md, .json, or .html (the answer's report). Repeatable.",
     ),
 ]  # fmt: skip
 
@@ -74,20 +72,18 @@ def size(
     no_color: o.NoColor = False,
 ) -> int:
     """Find the fewest chips that fit, or that meet a step time, a deadline or a price."""
-    from cli import asking, studied
+    from cli import asking
+    from cli.answer import keep
     from cli.console import ProgressLine, Screen
     from cli.layout import model_only
-    from planner.api import Target
-    from planner.api import largest as find_largest
-    from planner.api import size as find_size
+    from planner.api import size as find
+    from planner.output import studied
+    from planner.studies.best import best_question
 
     screen = Screen(quiet=quiet, verbose=verbose, no_color=no_color)
     o.chosen(form, FORMATS, "--format")
-    studied.check_tables(out or ())
+    studied.check_studies(out or ())
     what = None if largest is None else o.chosen(largest, LARGEST, "--largest")
-    step = None if step_time is None else o.seconds(step_time, "--step-time")
-    total, cost = o.amount(tokens, "--tokens"), o.amount(dollars, "--dollars")
-    target = Target(step=step, tokens=total, days=days, dollars=cost)
     question = asking.asked(
         model,
         cluster,
@@ -106,18 +102,20 @@ def size(
         overrides=model_only(o.settings(set_, "--set")),
     )
     with ProgressLine(screen) as progress:
-        found: Sizing | Largest
-        if what is None:
-            found = find_size(
-                question, target=target, jobs=jobs, backend=backend, done=progress.count
-            )
-        else:
-            found = find_largest(question, what, target=target, done=progress.count)  # type: ignore[arg-type]
+        found = find(
+            question,
+            largest=what,  # type: ignore[arg-type]
+            step=None if step_time is None else o.seconds(step_time, "--step-time"),
+            tokens=o.amount(tokens, "--tokens"),
+            days=days,
+            dollars=o.amount(dollars, "--dollars"),
+            jobs=jobs,
+            backend=backend,
+            done=progress.count,
+        )
     if form == "table":
         screen.show(studied.page(found, min(screen.width, o.WIDEST)))
     else:
         screen.write(studied.text(found, form))
-    for path in out or ():
-        studied.write_table(path, found)
-        screen.note(f"Wrote {path}.")
+    keep(found, best_question(found, question), out or (), screen)
     return exits.NO_PLAN if found.answer is None else exits.ANSWER

@@ -40,15 +40,9 @@ class Shown:
     """One known thing: as a file that reads back, and as plain data."""
 
     text: str
-    data: dict[str, Json]
-
-    def as_text(self) -> str:
-        """As YAML that the same command reads, with sources; for trainers as plain lines."""
-        return self.text
-
-    def as_json(self) -> dict[str, Json]:
-        """As plain data."""
-        return self.data
+    """YAML that the same command reads, with sources; for trainers plain lines, for a kind the names."""
+    data: Json
+    """An object; for a kind a row for everything of it."""
 
 
 def list_names(kind: str) -> list[dict[str, Any]]:
@@ -72,11 +66,14 @@ def list_names(kind: str) -> list[dict[str, Any]]:
 
 
 def show(name: str) -> Shown:
-    """A model, chip, cluster or trainer by name, or a file of one of them.
+    """A model, chip, cluster or trainer by name, or a file of one of them; or all that there is of a kind.
 
     Raises:
         PlannerError: nothing has that name, or the file is wrong.
     """
+    if name in KINDS:
+        rows = list_names(name)
+        return Shown("\n".join(str(row["name"]) for row in rows), rows)
     for trainer in TRAINERS:
         if name.lower() in (trainer.name, *trainer.aliases):
             return _trainer(trainer)

@@ -14,13 +14,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.api import NoPlan, Plan, Question, plan, price
+from planner.api import Plan, Question, plan, price
 from planner.cost.collectives import collective
 from planner.errors import PlannerError
 from planner.frontends.catalog import entries
 from planner.frontends.cluster_file import read_cluster
 from planner.plan.layout import layout_of
 from planner.plan.read import read_plan
+from planner.plan.schema import NoPlan
 from planner.plan.write import write_plan
 from planner.trainers.registry import TRAINERS
 from tests.search.problems import MORE, examples

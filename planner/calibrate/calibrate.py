@@ -12,15 +12,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 
 from planner.calibrate.evaluate import Predicted, predict
 from planner.calibrate.fit import Fitted, Parameter, apply, fit, owners
-from planner.calibrate.own_cluster import case_on
+from planner.calibrate.own_cluster import case_on, profile
 from planner.calibrate.readings import memory_gib, step_seconds
 from planner.calibrate.row_task import Case
-from planner.calibrate.runs import Run
+from planner.calibrate.runs import Run, read_runs
 from planner.calibrate.shapes import NotPricedError
 from planner.errors import PlannerError, listed
 from planner.frontends.hardware_files import dump_cluster
@@ -72,17 +73,21 @@ class Calibrated:
         return dump_cluster(self.cluster)
 
 
-def calibrate(runs: Sequence[Run], cluster: Cluster, trainer: str | None = None) -> Calibrated:
+def calibrate(
+    runs: Path | str | Sequence[Run], cluster: Cluster | str, trainer: str | None = None
+) -> Calibrated:
     """Fit a cluster's profile on runs of its own.
 
     Args:
-        runs: one or more measured steps; those without are used for memory only.
-        cluster: the profile to begin with.
+        runs: one or more measured steps, or their file; those without are used for memory only.
+        cluster: the profile to begin with, as ``--cluster`` names it.
         trainer: what ran them; None where the rows say so themselves.
 
     Raises:
         PlannerError: no run has a measured step that can be priced on this cluster (K01), or several trainers (K02).
     """
+    runs = read_runs(Path(runs)) if isinstance(runs, Path | str) else runs
+    cluster = profile(cluster) if isinstance(cluster, str) else cluster
     cases, skipped = _cases(runs, cluster, trainer)
     timed = [case for case in cases if step_seconds(case.run)[0]]
     if not timed:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from planner.calibrate.own_cluster import case_on
+from planner.calibrate.own_cluster import case_on, profile
 from planner.calibrate.readings import KINDS, Kind, features, fits, memory_gib, step_seconds
 from planner.calibrate.row_task import Case, case_of
 from planner.calibrate.runs import Run, read_runs
@@ -87,17 +87,18 @@ class Predicted:
     """Bytes by kind of reading."""
 
 
-def evaluate(path: Path, cluster: Cluster | None = None) -> Evaluation:
+def evaluate(path: Path | str, cluster: Cluster | str | None = None) -> Evaluation:
     """Price every run of a file as it was run and set it beside the measurement.
 
     Args:
         path: the runs.
-        cluster: a profile of what they ran on; None for what each row says of its chip and network.
+        cluster: what they ran on, as ``--cluster`` names it; None for what each row says of its chip and network.
 
     Raises:
         PlannerError: the file cannot be read, or lines of it are no runs.
     """
-    return evaluate_runs(read_runs(path), cluster)
+    own = profile(cluster) if isinstance(cluster, str) else cluster
+    return evaluate_runs(read_runs(Path(path)), own)
 
 
 def evaluate_runs(runs: Sequence[Run], cluster: Cluster | None = None) -> Evaluation:

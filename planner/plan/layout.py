@@ -10,6 +10,9 @@ DIVISION = ("stage-layers", "full-layers", "selective-layers")
 """Sums, as ``7+8+8+7``: of every chunk of the model in its order the layers, those computed again as a whole, and those
 that follow and are computed again in part."""
 
+FOLLOWS_CHIPS = ("dp", "shard-group", "order")
+"""Keys of a layout that another cluster decides anew."""
+
 
 def layout_of(degrees: Degrees, pins: Iterable[str] = ()) -> dict[str, int | str]:
     """The layout of a plan or of an alternative, in the words in which it can be stated again.
@@ -63,6 +66,11 @@ def restated(
             for other in others:
                 kept.pop(other, None)
     return {key: value for key, value in kept.items() if key not in stated} | dict(stated)
+
+
+def elsewhere(layout: Mapping[str, int | str]) -> dict[str, int | str]:
+    """A layout for other chips, whose number and wiring decide some of it anew."""
+    return {key: value for key, value in layout.items() if key not in FOLLOWS_CHIPS}
 
 
 def plain(key: str) -> str:

@@ -17,13 +17,14 @@ MOST_FAULTS = 8
 """Faults shown of one file; a file with more is not a plan with typing errors in it."""
 
 
-def read_plan(path: Path) -> Plan:
+def read_plan(path: Path | str) -> Plan:
     """The plan in a file.
 
     Raises:
         PlannerError: the file cannot be read (F01), was made by another version (V02), is no JSON (V03), does not
             have the shape of a plan (V04), or says that there is no plan (V05).
     """
+    path = Path(path)
     data = _parsed(_text(path), str(path))
     _check_version(data, str(path))
     if "degrees" not in data and "closest" in data:
@@ -40,6 +41,15 @@ def read_plan(path: Path) -> Plan:
             Fault("V04", f"and {more} more like these.", where=str(path)),
         ]
     raise PlannerError(*faults)
+
+
+def is_plan(path: Path) -> bool:
+    """Whether a file is a plan, or the record that there is none, of whatever version."""
+    try:
+        data = json.loads(path.read_text(encoding="utf-8-sig"))
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(data, dict) and "schema_version" in data
 
 
 def _text(path: Path) -> str:

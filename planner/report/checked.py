@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 
-from planner.errors import Fault
+from planner.plan.checked import Checked
 from planner.plan.schema import NoPlan, Plan
 from planner.report.degrees import described
 from planner.report.numbers import gib
@@ -13,38 +13,20 @@ from planner.report.tables import BLANK, Line, Style, labelled, styled
 from planner.units import Json, show_seconds
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Judged:
-    """What a check found, as a page needs it."""
-
-    name: str
-    """The file."""
-    program: str
-    """Whose file it is."""
-    stages: tuple[int, ...] | None
-    """Layers of every chunk as the file has them, where they are not equal."""
-    notes: tuple[str, ...]
-    silent: tuple[Fault, ...]
-    """What the trainer takes without a word although it is wrong."""
-    broken: tuple[Fault, ...]
-    """Rules of the trainer that are broken."""
-    plan: Plan | None
-    better: Plan | NoPlan | None
-
-    @property
-    def verdict(self) -> tuple[str, Style]:
-        """The first line."""
-        if self.plan is None:
-            return "Cannot run", "bad"
-        return ("Fits", "good") if self.plan.fits else ("Does not fit", "bad")
+def verdict(found: Checked) -> tuple[str, Style]:
+    """The first words."""
+    if found.plan is None:
+        return "Cannot run", "bad"
+    return ("Fits", "good") if found.plan.fits else ("Does not fit", "bad")
 
 
-def page(found: Judged, *, width: int) -> list[Line]:
+def page(found: Checked, *, width: int) -> list[Line]:
     """All of it, the verdict first."""
-    word, style = found.verdict
+    word, style = verdict(found)
+    what = f"{found.name}, {_read_as(found)}"
     lines: list[Line] = []
     if found.plan is None:
-        lines += styled([f"  {word}: {found.name}, read as {found.program}."], style)
+        lines += styled([f"  {word}: {what}."], style)
     else:
         p = found.plan
         first = f"  {word}. {show_seconds(p.step)} a step: {p.tokens_per_second_per_chip:,.0f} tokens/s/chip"
@@ -52,7 +34,10 @@ def page(found: Judged, *, width: int) -> list[Line]:
         lines += styled([f"  {', '.join(described(p.degrees))}"])
         fullest = f"on the fullest chip (stage {p.memory_stage})"
         lines += styled([f"  {gib(p.memory)} of {gib(p.memory_limit)} GiB {fullest}"])
-        lines += styled([f"  {found.name}, read as {found.program}"], "dim")
+        lines += styled([f"  {what}"], "dim")
+    if found.before is not None and found.stale:
+        said = f"It says {show_seconds(found.before.step)} and {gib(found.before.memory)} GiB."
+        lines += [BLANK, *labelled("Stale", [found.stale, said], width, "bad", " ")]
     for label, faults in (("Broken", found.broken), ("Silent", found.silent)):
         for fault in faults:
             lines += [BLANK, *labelled(label, [fault.what, *fault.fix], width, "bad", " ")]
@@ -70,7 +55,13 @@ def page(found: Judged, *, width: int) -> list[Line]:
     return [*lines, *_better(found, width)]
 
 
-def _better(found: Judged, width: int) -> list[Line]:
+def _read_as(found: Checked) -> str:
+    if found.before is None:
+        return f"read as {found.program}"
+    return f"a plan for {found.before.trainer} made by {found.before.made_by}"
+
+
+def _better(found: Checked, width: int) -> list[Line]:
     """The best plan beside the file's own."""
     if found.better is None:
         return []
@@ -116,15 +107,17 @@ def _listed(sizes: Sequence[int]) -> str:
     return f"{shown}, …" if len(sizes) > 12 else shown
 
 
-def as_data(found: Judged) -> dict[str, Json]:
+def as_data(found: Checked) -> dict[str, Json]:
     """The same for programs."""
     return {
         "file": found.name,
         "program": found.program,
-        "verdict": found.verdict[0].lower(),
+        "verdict": verdict(found)[0].lower(),
         "notes": list(found.notes),
         "silent": [asdict(fault) for fault in found.silent],
         "broken": [asdict(fault) for fault in found.broken],
+        "stale": found.stale,
+        "before": None if found.before is None else found.before.model_dump(mode="json"),
         "plan": None if found.plan is None else found.plan.model_dump(mode="json"),
         "better": None if found.better is None else found.better.model_dump(mode="json"),
     }

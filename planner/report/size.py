@@ -23,7 +23,7 @@ def render_sizing(found: Sizing, width: int) -> list[Line]:
     styles: list[Style] = [
         "good" if row is found.answer else "" if row.fits else "dim" for row in rows
     ]
-    curve = [BLANK, *table(_sizing_columns(found, rows), width, styles)] if rows else []
+    curve = [BLANK, *table(sizing_columns(found), width, styles)] if rows else []
     return [title, BLANK, *_verdict(found, width), *curve]
 
 
@@ -75,8 +75,9 @@ def lack(row: Compared, target: Target) -> str:
     return ", ".join(words)
 
 
-def _sizing_columns(found: Sizing, rows: Sequence[Compared]) -> list[Column]:
-    target, answer = found.target, found.answer
+def sizing_columns(found: Sizing) -> list[Column]:
+    """The columns of the table; days and cost where tokens are asked for."""
+    target, answer, rows = found.target, found.answer, list(_shown(found))
     chips = [
         f"{row.chips:,}" + (" ✔" if answer and row.chips == answer.chips else "") for row in rows
     ]
@@ -145,7 +146,7 @@ def render_largest(found: Largest, width: int) -> list[Line]:
         "good" if row is found.answer else "" if row.fits else "dim" for _, row in found.curve
     ]
     title: Line = (Span(f"  {_largest_title(found)}", "head"),)
-    curve = table(_largest_columns(found), width, styles)
+    curve = table(largest_columns(found), width, styles)
     return [title, BLANK, *_largest_verdict(found, width), BLANK, *curve]
 
 
@@ -169,7 +170,8 @@ def _largest_verdict(found: Largest, width: int) -> list[Line]:
     return lines
 
 
-def _largest_columns(found: Largest) -> list[Column]:
+def largest_columns(found: Largest) -> list[Column]:
+    """The columns of the table, what was looked at first."""
     values = [f"{value:,}" + (" ✔" if value == found.value else "") for value, _ in found.curve]
     first = Column(heading=UNITS[found.what], cells=values, left=True)
     return [first, *curve_columns([row for _, row in found.curve])]
@@ -177,20 +179,32 @@ def _largest_columns(found: Largest) -> list[Column]:
 
 def sizing_markdown(found: Sizing) -> str:
     """The answer and the table as Markdown."""
-    columns = _sizing_columns(found, list(_shown(found)))
-    return _markdown(_title(found), _verdict(found, ENDLESS), columns)
+    return _markdown(_title(found), sizing_sentences(found), sizing_columns(found))
+
+
+def sizing_sentences(found: Sizing) -> list[str]:
+    """What was found, and what the next smaller number lacks."""
+    return _sentences(_verdict(found, ENDLESS))
 
 
 def largest_markdown(found: Largest) -> str:
     """The answer and the table as Markdown."""
-    verdict = _largest_verdict(found, ENDLESS)
-    return _markdown(_largest_title(found), verdict, _largest_columns(found))
+    return _markdown(_largest_title(found), largest_sentences(found), largest_columns(found))
 
 
-def _markdown(title: str, verdict: Sequence[Line], columns: Sequence[Column]) -> str:
-    sentences = "\n\n".join(line.strip() for line in plain(verdict).splitlines())
+def largest_sentences(found: Largest) -> list[str]:
+    """What was found, and what the next larger one lacks."""
+    return _sentences(_largest_verdict(found, ENDLESS))
+
+
+def _sentences(verdict: Sequence[Line]) -> list[str]:
+    return [line.strip() for line in plain(verdict).splitlines()]
+
+
+def _markdown(title: str, sentences: Sequence[str], columns: Sequence[Column]) -> str:
     without_bars = [column for column in columns if column.heading]
-    return f"## {title}\n\n{sentences}\n\n{markdown_table(without_bars)}"
+    paragraphs = "\n\n".join(sentences)
+    return f"## {title}\n\n{paragraphs}\n\n{markdown_table(without_bars)}"
 
 
 def sizing_csv(found: Sizing) -> str:

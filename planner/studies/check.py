@@ -1,89 +1,115 @@
-"""A configuration that somebody runs: what it costs, what is wrong with it, and what would be better."""
+"""A configuration that somebody runs, or a plan: what it costs, what is wrong with it, and what would be better."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from planner.errors import Fault, PlannerError
 from planner.frontends.catalog import find
 from planner.frontends.launch.found import TrainerFile
 from planner.frontends.launch.read import read_trainer_file
-from planner.plan.schema import NoPlan, Plan
+from planner.plan.checked import Checked
+from planner.plan.layout import elsewhere, layout_of
+from planner.plan.read import is_plan, read_plan
+from planner.plan.schema import Plan
 from planner.planning import plan, price
 from planner.question import Question
 from planner.search.engine import Progress
+from planner.studies.again import staleness
 from planner.units import Json
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Checked:
-    """What a check found."""
-
-    file: TrainerFile
-    plan: Plan | None
-    """The configuration, priced; None where rules of its trainer rule it out."""
-    broken: tuple[Fault, ...]
-    """Rules of the trainer that it breaks."""
-    better: Plan | NoPlan | None
-    """The best plan for the same model, chips and recipe; None where nothing was searched."""
-
-    @property
-    def gain(self) -> float:
-        """Share of the step that the best plan saves; 0 where there is nothing to compare or to gain."""
-        if self.plan is None or not isinstance(self.better, Plan):
-            return 0.0
-        return max(0.0, 1.0 - self.better.step / self.plan.step)
-
-    @property
-    def holds(self) -> bool:
-        """It runs, fits, and says nothing that its trainer ignores."""
-        return self.plan is not None and self.plan.fits and not self.file.faults
+STATED = ("model", "cluster", "global_batch", "seq_len", "precision", "optimizer", "memory_limit")
+"""What a person may state instead of what a plan has."""
+RULES = frozenset(
+    ["B01", "B02", "D01", "D02", "D03", "D04", "E01", "E02", "P01", "P02", "S01", "S02", "T01"]
+)
+"""Codes of what a layout may break; anything else is wrong with the question itself."""
 
 
 def check(
-    path: Path,
+    what: Path | str | Plan,
     question: Question,
     *,
     program: str | None = None,
     search: bool = True,
     progress: Callable[[Progress], None] | None = None,
 ) -> Checked:
-    """Reads a trainer's configuration back and prices it.
+    """Reads a trainer's configuration or a plan and prices it as it would run now.
 
     Args:
-        path: the configuration.
-        question: cluster, and what the file leaves open; an empty ``model`` stands for the file's.
-        program: whose file it is; None to know it by its keys.
+        what: the file of either, or a plan.
+        question: of a configuration the cluster, and what the file leaves open; of a plan what is to be otherwise. An
+            empty ``model`` or ``cluster`` stands for the file's.
+        program: whose configuration it is, None to know it by its keys; of a plan another trainer to run it.
         search: whether to look for a better plan.
         progress: called between batches of the search.
 
     Raises:
         PlannerError: a file that cannot be read, or a fact that neither it nor the question states.
     """
+    path = Path("The plan") if isinstance(what, Plan) else Path(what)
+    if isinstance(what, Plan) or is_plan(path):
+        before = what if isinstance(what, Plan) else read_plan(path)
+        stated = {key: value for key in STATED if (value := getattr(question, key))}
+        stated |= {} if program is None else {"trainer": program}
+        asked = replace(Question.again(before.asked), **stated, time_limit=question.time_limit)
+        return _of_plan(before, str(path), asked, stated.keys(), search, progress)
     file = read_trainer_file(path, program)
     if not question.cluster:
         raise PlannerError.of(
             "A03", "missing option '--cluster'.", "Help: shardwright check --help"
         )
     question = _completed(question, file)
-    priced: Plan | None = None
-    broken: tuple[Fault, ...] = ()
+    priced, broken = _priced(question, file.divided)
+    return Checked(
+        name=file.path,
+        program=file.program,
+        chips=file.chips,
+        stages=file.stages,
+        notes=file.notes,
+        silent=file.faults,
+        broken=broken,
+        plan=priced,
+        better=plan(question, progress) if search else None,
+    )
+
+
+def _of_plan(
+    before: Plan,
+    name: str,
+    question: Question,
+    stated: Collection[str],
+    search: bool,
+    progress: Callable[[Progress], None] | None,
+) -> Checked:
+    """The layout of a plan under its own question, some of which is stated anew."""
+    layout = layout_of(before.degrees, before.pins)
+    priced, broken = _priced(question, elsewhere(layout) if "cluster" in stated else layout)
+    stale = "" if stated else staleness(before, name)
+    return Checked(
+        name=name,
+        program="shardwright",
+        chips=before.degrees.chips_used,
+        broken=broken,
+        stale=stale,
+        plan=priced,
+        before=before,
+        better=plan(replace(question, warm_start={}), progress) if search else None,
+    )
+
+
+def _priced(
+    question: Question, layout: Mapping[str, int | str]
+) -> tuple[Plan | None, tuple[Fault, ...]]:
+    """A layout as a plan, or the rules that it breaks."""
     try:
-        priced = price(question, file.divided)
+        return price(question, layout), ()
     except PlannerError as error:
         if any(fault.code not in RULES for fault in error.faults):
             raise
-        broken = error.faults
-    better = plan(question, progress) if search else None
-    return Checked(file=file, plan=priced, broken=broken, better=better)
-
-
-RULES = frozenset(
-    ["B01", "B02", "D01", "D02", "D03", "D04", "E01", "E02", "P01", "P02", "S01", "S02", "T01"]
-)
-"""Codes of what a layout may break; anything else is wrong with the question itself."""
+        return None, error.faults
 
 
 def _completed(question: Question, file: TrainerFile) -> Question:

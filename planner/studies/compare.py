@@ -203,26 +203,6 @@ def _refused(point: Point) -> tuple[Fault, ...]:
     return ()
 
 
-def fastest_question(
-    question: Question, found: Comparison, *, priced: bool = False
-) -> Question | None:
-    """What the fastest row answered, with the figures of a report; None where nothing fits.
-
-    Args:
-        question: as it was given to :func:`compare`.
-        found: its answer.
-        priced: whether prices were stated; the row's is stated again then.
-    """
-    if found.fastest is None:
-        return None
-    row = found.rows[found.fastest]
-    changes = [part.strip() for part in row.what_if.split(" and ")] if row.what_if else []
-    if priced and row.price is not None:
-        changes.append(f"chip.price={row.price:.12g}")
-    return replace(question, cluster=row.cluster, trainer=row.trainer, figures=True,
-                   what_if=(*question.what_if, *changes), global_batch=found.recipe.global_batch)  # fmt: skip
-
-
 def _asked(point: Point, text: str) -> Compared:
     """A point at another value of a what-if."""
     parts = len(point.label.split(" and ")) if point.label else 0
@@ -233,23 +213,35 @@ def _asked(point: Point, text: str) -> Compared:
 
 def compared(point: Point) -> Compared:
     """The best plan of one point as a row; what is wrong with the point stands in its row."""
-    question = point.question
-    row = {
-        "cluster": question.cluster,
-        "chips": point.chips,
-        "trainer": question.trainer,
-        "what_if": point.label,
-        "fits": False,
-    }
-    started = time.monotonic()
+    question, started = point.question, time.monotonic()
     try:
         answer = plan(question, remedies=False)
     except PlannerError as error:
-        return Compared.model_validate(row | {"note": _brief(error.faults[0].what)})
+        return Compared(
+            cluster=question.cluster,
+            chips=point.chips,
+            trainer=question.trainer,
+            what_if=point.label,
+            fits=False,
+            note=_brief(error.faults[0].what),
+        )
     stopped = answer.proof.stopped if isinstance(answer, Plan) else answer.stopped
     if stopped and time.monotonic() - started < question.time_limit:
         raise KeyboardInterrupt  # which the search turned into its best so far
-    row |= {"chips": answer.cluster.num_chips, "memory_limit": answer.memory_limit}
+    return row_of(point, answer)
+
+
+def row_of(point: Point, answer: Plan | NoPlan) -> Compared:
+    """A point with its answer as a row."""
+    question = point.question
+    row = {
+        "cluster": question.cluster,
+        "chips": answer.cluster.num_chips,
+        "trainer": question.trainer,
+        "what_if": point.label,
+        "memory_limit": answer.memory_limit,
+        "fits": isinstance(answer, Plan),
+    }
     if isinstance(answer, NoPlan):
         return Compared.model_validate(
             row | {"memory": answer.memory or None, "note": _why(answer)}
@@ -259,7 +251,6 @@ def compared(point: Point) -> Compared:
     return Compared.model_validate(
         row
         | {
-            "fits": True,
             "degrees": answer.degrees,
             "step": answer.step,
             "tokens_per_second": rate,

@@ -15,13 +15,13 @@ from planner.studies.again import reopen
 Explanation: TypeAlias = Node | Item | Difference | RulePrice
 
 
-def explain(plan: Plan, item: str | None = None, *, name: str = "The plan") -> Explanation:
+def explain(plan: Plan, item: str | Plan | None = None, *, name: str = "The plan") -> Explanation:
     """The plan as a tree with costs; or why a row lost, what a rule costs, how a number comes about.
 
     Args:
         plan: what is explained.
         item: an id that the plan's pages print, such as ``#2``, ``rule:kv-heads``, ``step.gradients``, ``mfu``,
-            ``stage.0``, ``dense.mlp.up``; the whole step without one.
+            ``stage.0``, ``dense.mlp.up``; another plan for what differs; the whole step without one.
         name: what to call the plan in messages, its file for one.
 
     Raises:
@@ -29,6 +29,8 @@ def explain(plan: Plan, item: str | None = None, *, name: str = "The plan") -> E
     """
     if item is None:
         return plan_tree(plan)
+    if isinstance(item, Plan):
+        return diff(plan, item)
     found = find_item(plan, item)
     if isinstance(found, Row):
         return diff(plan, reopen(plan, name).row(found.row), ("#1", found.id))

@@ -11,7 +11,7 @@ from planner.plan.findings import Compared, Largest, Target
 from planner.question import MOST_SEQ, Question, understand
 from planner.search.answer import model_facts, recipe_facts
 from planner.studies.compare import Point, compared
-from planner.studies.size import missed
+from planner.studies.fewest import missed
 
 MOST_BATCH = 2**20
 """Sequences beyond which no global batch is looked at."""

@@ -1,221 +1,45 @@
-"""How many chips: the fewest that fit, or that meet a step time, a deadline or a price."""
+"""How many chips, or how large a sequence or batch."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from typing import Literal
 
-from planner.errors import PlannerError
-from planner.plan.findings import Compared, Sizing, Target
-from planner.question import Question, understand
-from planner.search.answer import model_facts, recipe_facts
-from planner.studies.compare import Point, compared, with_chips
-from planner.studies.parallel import answers
-from planner.trainers.trainer import Task
-
-MOST_CHIPS = 2**17
-"""Chips beyond which nothing is looked at unless the cluster names more."""
-FINE = 16
-"""Numbers of chips below the answer that are looked at together at the end."""
-BEYOND = 3
-"""Doublings of the answer that the curve shows."""
-IDLE = 2
-"""Doublings without a faster step after which more chips are no hope."""
+from planner.plan.findings import Largest, Sizing, Target
+from planner.question import Question
+from planner.studies.fewest import fewest
+from planner.studies.largest import largest as largest_of
 
 
 def size(
     question: Question,
     *,
-    target: Target | None = None,
+    largest: Literal["seq-len", "global-batch"] | None = None,
+    step: float | None = None,
+    tokens: float | None = None,
+    days: float | None = None,
+    dollars: float | None = None,
     jobs: int | None = None,
     backend: str = "local",
     done: Callable[[int, int], None] | None = None,
-) -> Sizing:
-    """The fewest chips that fit and meet a target.
-
-    Numbers of chips are doubled until one does; below it whole hosts are looked at, all of them once they are few.
-    Numbers too small for the time even at the chips' peak are skipped.
+) -> Sizing | Largest:
+    """The fewest chips that fit and meet a target, or the largest sequence or batch that the cluster's chips do.
 
     Args:
         question: what is asked; a number of chips in its cluster is the most that may be used.
-        target: what to meet besides fitting.
-        jobs: processes (:func:`planner.studies.parallel.answers`).
+        largest: what is to be as large as can be, on all of these chips; None for the fewest chips.
+        step: seconds that a step may take.
+        tokens: to train on.
+        days: in which all tokens are to be seen.
+        dollars: that all tokens may cost.
+        jobs: processes (:func:`planner.studies.parallel.answers`); the largest is searched for step by step.
         backend: where they run.
         done: called with the number of plans so far and of all that are known to be needed.
 
     Raises:
         PlannerError: wrong input, or a target that cannot be judged (A03).
     """
-    target = target or Target()
-    known = understand(question)
-    _check(target, known.task)
-    batch = (
-        question.global_batch
-        if question.global_batch is not None
-        else known.task.recipe.global_batch
-    )
-    sizer = _Sizer(replace(question, global_batch=batch), known.task, target, jobs, backend, done)
-    first = sizer.doubled()
-    if first is None:
-        return sizer.found(None, 1)
-    chips, grain = sizer.refined(first)
-    last = min(chips << BEYOND, sizer.most)
-    sizer.ask([n for n in _doublings(chips, last) if n not in sizer.rows])
-    return sizer.found(chips, grain)
-
-
-def _check(target: Target, task: Task) -> None:
-    if (target.days is not None or target.dollars is not None) and target.tokens is None:
-        raise PlannerError.of(
-            "A03", "--days and --dollars need --tokens.", "Write it like --tokens 15T"
-        )
-    if target.days is not None and not 0 < target.days < math.inf:
-        raise PlannerError.of("A03", f"--days {target.days:g} is no deadline.", "Write it like 60")
-    if target.dollars is not None and task.cluster.chip.price is None:
-        raise PlannerError.of(
-            "A03",
-            f"--dollars needs a price, and {task.cluster.chip.name} has none.",
-            "Give it: --what-if chip.price=2.50",
-        )
-
-
-def missed(row: Compared, target: Target) -> str:
-    """Why a row does not meet a target; empty where it does."""
-    if not row.fits or row.step is None:
-        return row.note or "does not fit"
-    if target.step is not None and row.step > target.step:
-        return "step"
-    days, cost = days_of(row, target), dollars_of(row, target)
-    if target.days is not None and (days is None or days > target.days):
-        return "days"
-    if target.dollars is not None and (cost is None or cost > target.dollars):
-        return "dollars"
-    return ""
-
-
-def days_of(row: Compared, target: Target) -> float | None:
-    """Days that a row takes for all tokens."""
-    if target.tokens is None or not row.tokens_per_second:
-        return None
-    return target.tokens / row.tokens_per_second / 86400.0
-
-
-def dollars_of(row: Compared, target: Target) -> float | None:
-    """What all tokens cost on a row."""
-    if target.tokens is None or row.price_per_million_tokens is None:
-        return None
-    return target.tokens / 1e6 * row.price_per_million_tokens
-
-
-@dataclass(slots=True)
-class _Sizer:
-    """Rows by their number of chips."""
-
-    question: Question
-    task: Task
-    target: Target
-    jobs: int | None
-    backend: str
-    done: Callable[[int, int], None] | None
-    rows: dict[int, Compared] = field(default_factory=dict)
-    note: str = ""
-
-    @property
-    def most(self) -> int:
-        """The most chips that may be used."""
-        name, colon, count = self.question.cluster.rpartition(":")
-        stated = bool(name and colon and count[:1].isdigit())
-        limit = self.task.cluster.levels[-1].size or MOST_CHIPS
-        return self.task.cluster.num_chips if stated else limit
-
-    def ask(self, counts: Iterable[int]) -> None:
-        """Find the best plans on several numbers of chips."""
-        counts = list(counts)
-        points = [
-            Point(
-                question=replace(
-                    self.question, cluster=with_chips(self.question.cluster, n), top=1
-                ),
-                chips=n,
-            )
-            for n in counts
-        ]
-        so_far = len(self.rows)
-
-        def told(done: int, _: int) -> None:
-            if self.done is not None:
-                self.done(so_far + done, so_far + len(counts))
-
-        found = answers(compared, points, jobs=self.jobs, backend=self.backend, done=told)
-        self.rows |= dict(zip(counts, found, strict=True))
-
-    def meets(self, chips: int) -> bool:
-        """Whether a number of chips does it."""
-        if chips not in self.rows:
-            self.ask([chips])
-        return not missed(self.rows[chips], self.target)
-
-    def doubled(self) -> int | None:
-        """The first of 1, 2, 4, … that meets the target, and the most that may be used at the end."""
-        best, idle = math.inf, 0
-        for chips in _doublings(1, self.most):
-            if chips < self.least():
-                continue
-            if self.meets(chips):
-                return chips
-            step = self.rows[chips].step
-            idle = idle + 1 if step is not None and step >= 0.99 * best else 0
-            best = min(best, step or math.inf)
-            if idle == IDLE:
-                self.note = f"more than {chips >> IDLE:,} chips make the step no shorter"
-                return None
-        self.note = f"{self.most:,} chips are the most that were looked at"
-        return None
-
-    def refined(self, chips: int) -> tuple[int, int]:
-        """The fewest chips between half of these, which do not do it, and these; and what was left between.
-
-        Halves of the interval are judged by their upper end until few whole hosts are left, which all are asked.
-        """
-        low, unit = chips // 2, self._unit(chips)
-        while (chips - low) // unit > FINE:
-            middle = (low + chips) // 2 // unit * unit
-            low, chips = (low, middle) if self.meets(middle) else (middle, chips)
-        between = [n for n in range(low // unit * unit + unit, chips, unit) if n >= self.least()]
-        self.ask(n for n in between if n not in self.rows)
-        return next((n for n in between if self.meets(n)), chips), unit
-
-    def _unit(self, chips: int) -> int:
-        host = self.task.cluster.chips_per_host
-        return host if chips > host else 1
-
-    def least(self) -> int:
-        """With fewer chips than this the FLOPs of a step take too long even at peak."""
-        recipe, chip = self.task.recipe, self.task.cluster.chip
-        flops = self.task.model.training_flops() * recipe.global_batch
-        limit = self.target.step or math.inf
-        if self.target.days is not None and self.target.tokens is not None:
-            limit = min(limit, self.target.days * 86400.0 * recipe.tokens / self.target.tokens)
-        return max(1, math.ceil(0.999 * flops / chip.peak_for(recipe.precision) / limit))
-
-    def found(self, chips: int | None, grain: int) -> Sizing:
-        """The answer, with the number below it that does not do it."""
-        below = [n for n in self.rows if chips is None or n < chips]
-        return Sizing(
-            model=model_facts(self.task),
-            recipe=recipe_facts(self.task),
-            cluster=self.task.cluster.name,
-            target=self.target,
-            answer=None if chips is None else self.rows[chips],
-            below=self.rows[max(below)] if below and chips is not None else None,
-            grain=grain,
-            note="" if chips is not None else self.note,
-            curve=tuple(self.rows[n] for n in sorted(self.rows)),
-        )
-
-
-def _doublings(first: int, last: int) -> list[int]:
-    """``first``, twice that, …, and ``last``."""
-    found = [first << n for n in range(max(1, last // first).bit_length())]
-    return sorted({*(n for n in found if n <= last), last})
+    target = Target(step=step, tokens=tokens, days=days, dollars=dollars)
+    if largest is not None:
+        return largest_of(question, largest, target=target, done=done)
+    return fewest(question, target=target, jobs=jobs, backend=backend, done=done)

@@ -32,8 +32,10 @@ ALLOWED: dict[str, set[str]] = {
     "known": ASKED,
     "planning": ASKED | {"cost", "search", "question"},
     "studies": ASKED | {"cost", "search", "question", "planning"},
-    "api": ASKED | {"search", "question", "known", "planning", "studies"},
-    "cli": BOTTOM | {"api", "plan", "report", "export", "calibrate", "studies", "runtime"},
+    "output": BOTTOM | {"plan", "report", "export"},
+    "api": ASKED | {"question", "known", "planning", "studies", "calibrate", "output"},
+    "cli": BOTTOM
+    | {"api", "plan", "report", "export", "calibrate", "studies", "runtime", "output", "known"},
 }
 HEAVY = {"torch", "onnx", "plotly", "pandas", "matplotlib", "ortools", "joblib", "dask", "ray"}
 """Only inside functions, everywhere."""

@@ -13,10 +13,11 @@ from typing import Any
 
 import pytest
 
-from planner.api import NoPlan, Plan, Question, plan
+from planner.api import Plan, Question, plan
 from planner.calibrate.evaluate import RowResult, evaluate_runs
 from planner.calibrate.runs import Run
 from planner.cost.states import state_bytes
+from planner.plan.schema import NoPlan
 from planner.trainers.registry import get_trainer
 from tests.cost.blocks import gpt, task_of
 

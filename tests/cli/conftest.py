@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
+from planner.output.write import export, write
 from planner.plan.asked import Asked
-from planner.plan.diff import diff
-from planner.plan.findings import Comparison, Largest, Sizing, Target
+from planner.plan.findings import Comparison, Largest, Sizing
 from planner.plan.read import read_plan
 from planner.plan.schema import NoPlan, Plan
+from planner.search.engine import Progress
 from planner.studies.explain import explain
 
 FIXTURES = Path(__file__).parents[1] / "report"
@@ -49,20 +50,9 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Progress:
-    done: int
-    total: int
-    best: float | None
-    bound: float | None
-
-
-@dataclass(frozen=True)
 class Found:
-    def as_text(self) -> str:
-        return "name: h100-sxm  # the data sheet"
-
-    def as_json(self) -> dict[str, str]:
-        return {"name": "h100-sxm"}
+    text: str = "name: h100-sxm  # the data sheet"
+    data: dict[str, str] = field(default_factory=lambda: {"name": "h100-sxm"})
 
 
 class Planner:
@@ -75,7 +65,7 @@ class Planner:
         self.asked: dict[str, Any] = {}
         self.old = ""
         self.progress: list[Progress] = []
-        self.Question, self.Progress = Question, Progress
+        self.Question = Question
 
     def plan(
         self,
@@ -98,13 +88,11 @@ class Planner:
         self.question, self.asked = question, asked
         return Comparison.model_validate_json((FIXTURES / "comparison.json").read_text())
 
-    def size(self, question: Question, **asked: Any) -> Sizing:
+    def size(self, question: Question, **asked: Any) -> Sizing | Largest:
         self.question, self.asked = question, asked
+        if asked["largest"] is not None:
+            return Largest.model_validate_json((FIXTURES / "largest.json").read_text())
         return Sizing.model_validate_json((FIXTURES / "sizing.json").read_text())
-
-    def largest(self, question: Question, what: str, **asked: Any) -> Largest:
-        self.question, self.asked = question, asked | {"what": what}
-        return Largest.model_validate_json((FIXTURES / "largest.json").read_text())
 
     def _answer(self) -> Plan | NoPlan:
         if isinstance(self.answer, BaseException):
@@ -128,23 +116,16 @@ class Planner:
 def planner(monkeypatch: pytest.MonkeyPatch) -> Iterator[Planner]:
     fake = Planner()
     module = types.ModuleType("planner.api")
-    names = (
-        "Question",
-        "Progress",
-        "plan",
-        "price",
-        "compare",
-        "size",
-        "largest",
-        "list_names",
-        "show",
-        "schema",
-    )
-    for name in names:
+    for name in ("Question", "plan", "price", "compare", "size", "show"):
         setattr(module, name, getattr(fake, name))
-    for real in (Target, diff, explain, read_plan):
+    for real in (explain, export, read_plan, write):
         setattr(module, real.__name__, real)
-    module.staleness = lambda plan, name: fake.old  # type: ignore[attr-defined]
+    for name in ("list_names", "schema"):
+        monkeypatch.setattr(f"planner.known.{name}", getattr(fake, name))
+    monkeypatch.setattr("planner.studies.again.staleness", lambda plan, name: fake.old)
+    monkeypatch.setattr(
+        "planner.studies.neighbours.neighbours", lambda *_: fake.compare(fake.question)
+    )
     monkeypatch.setitem(sys.modules, "planner.api", module)
     for variable in ("NO_COLOR", "FORCE_COLOR", "COLUMNS"):
         monkeypatch.delenv(variable, raising=False)

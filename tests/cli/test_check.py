@@ -8,6 +8,11 @@ from pathlib import Path
 import pytest
 
 from cli.main import main
+from planner.api import Question
+from planner.api import plan as find
+from planner.plan.read import read_plan
+from planner.plan.write import write_plan
+from planner.units import show_seconds
 
 WORDS = (
     "--num-layers 32 --hidden-size 4096 --num-attention-heads 32 --group-query-attention --num-query-groups 8 "
@@ -62,16 +67,61 @@ def test_a_file_is_looked_at_before_a_cluster_is_asked_for(
     assert "missing option '--cluster'" in capsys.readouterr().err
 
 
-def test_a_plan_is_no_configuration(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.fixture
+def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A layout that is not the best."""
     monkeypatch.undo()
-    plan = Path(__file__).parents[1] / "report" / "dense.json"
-    assert main(["check", str(plan)]) == 2
-    told = capsys.readouterr().err
-    assert "is a plan, no configuration of a trainer." in told
-    assert f"shardwright explain {plan}" in told
-    assert f"shardwright check {plan} --run" in told
+    path = tmp_path / "plan.json"
+    line = "price llama-3-8b -c h100-sxm:16 --set tp=4 -b 64 -s 4096 --quiet --out"
+    assert main([*line.split(), str(path)]) == 0
+    return path
+
+
+def test_a_plan_is_priced_and_the_better_one_told(
+    plan: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = read_plan(plan)
+    capsys.readouterr()
+    assert main(["check", str(plan), "--quiet"]) == 0
+    told = capsys.readouterr().out
+    assert told.startswith(f"  Fits. {show_seconds(found.step)} a step: ")
+    assert "dp 4 × tp 4 × pp 1" in told
+    assert f"{plan.name}, a plan for megatron made by {found.made_by}" in told
+    assert "Stale" not in told
+    best = find(Question(model="llama-3-8b", cluster="h100-sxm:16", global_batch=64, seq_len=4096))
+    assert f"{100 * (1 - best.step / found.step):.1f} % less time)" in told
+
+
+def test_a_stale_plan_does_not_hold(plan: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = read_plan(plan)
+    plan.write_text(write_plan(found.model_copy(update={"step": 0.5 * found.step})))
+    capsys.readouterr()
+    assert main(["check", str(plan), "--no-search"]) == 5
+    told = capsys.readouterr().out
+    assert told.startswith(f"  Fits. {show_seconds(found.step)} a step: ")
+    assert "  Stale    " in told
+    assert f"It says {show_seconds(0.5 * found.step)} and " in " ".join(told.split())
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "words"),
+    [
+        (["-c", "h100-sxm:32"], 0, "dp 8 × tp 4 × pp 1"),
+        (["-c", "a10g:16"], 5, "Does not fit. "),
+        (["-c", "h100-sxm:6"], 5, "Cannot run: "),
+        (["--trainer", "torchtitan"], 5, "Broken "),
+        (["--global-batch", "65"], 5, "global batch 65 is not a multiple"),
+    ],
+)
+def test_a_plan_under_another_question(
+    line: list[str], code: int, words: str, plan: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is stated is no staleness of the plan."""
+    capsys.readouterr()
+    assert main(["check", str(plan), "--no-search", *line]) == code
+    told = capsys.readouterr().out
+    assert words in told
+    assert "Stale" not in told
 
 
 def test_broken_rules_and_wrong_clusters(script: Path, capsys: pytest.CaptureFixture[str]) -> None:

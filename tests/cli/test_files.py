@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from cli.files import check_outputs, write_output, write_whole
 from cli.main import main
-from cli.tabs import MOST, tabs
 from planner.errors import PlannerError
 from planner.export.targets import TARGETS, export
+from planner.output.files import check_outputs, write_output, write_whole
+from planner.output.tabs import MOST, tabs
 from planner.plan.read import read_plan
 from planner.report.markdown import render_markdown
 from tests.report.reports import planned

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from cli.main import main
-from planner.plan.findings import Target
 from planner.plan.schema import Plan
 from tests.report.reports import planned
 
@@ -69,7 +68,9 @@ def test_size_shows_the_page(planner: Any, capsys: pytest.CaptureFixture[str]) -
     line = "size m -c h100-sxm --step-time 500ms --tokens 15T --days 30 --dollars 5M --what-if chip.price=2"
     assert main(line.split()) == 0
     assert capsys.readouterr().out == (GOLDEN / "sizing-100.txt").read_text()
-    assert planner.asked["target"] == Target(step=0.5, tokens=15e12, days=30, dollars=5e6)
+    assert (
+        planner.asked | {"step": 0.5, "tokens": 15e12, "days": 30, "dollars": 5e6} == planner.asked
+    )
     assert planner.question.what_if == ("chip.price=2",)
     assert main(["size", "m", "-c", "c", "-f", "json"]) == 0
     assert json.loads(capsys.readouterr().out)["answer"]["chips"] == 16
@@ -93,9 +94,25 @@ def test_the_report_of_the_fastest_has_the_table_of_clusters(
     assert planner.question.figures
     assert planner.question.cluster == found.rows[found.fastest].cluster
     section = path.read_text().partition('id="whatif"')[2].partition("</section>")[0]
-    assert 'id="clusters-table"' in section
+    assert 'id="study-table"' in section
     for row in found.rows:
         assert (row.what_if or row.cluster.partition(":")[0]) in section
+    assert capsys.readouterr().err == f"Wrote {path}.\n"
+
+
+@pytest.mark.parametrize("line", ["size m -c c", "size m -c c --largest seq-len"])
+def test_the_report_of_a_size_has_its_curves(
+    line: str, planner: Any, one_node: Plan, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    planner.answer = one_node
+    path = tmp_path / "report.html"
+    assert main([*line.split(), "--out", str(path)]) == 0
+    assert planner.question.figures
+    section = path.read_text().partition('id="whatif"')[2].partition("</section>")[0]
+    assert 'id="study-table"' in section
+    assert 'id="curves-drawing"' in section
+    assert section.count('class="best winner"') == 2
+    assert "are the fewest that fit" in section or "that fits" in section
     assert capsys.readouterr().err == f"Wrote {path}.\n"
 
 
@@ -123,7 +140,7 @@ def test_tables_in_files(
 def test_the_largest_sequence(planner: Any, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["size", "m", "-c", "c", "--largest", "seq-len"]) == 0
     assert capsys.readouterr().out == (GOLDEN / "largest-100.txt").read_text()
-    assert planner.asked["what"] == "seq-len"
+    assert planner.asked["largest"] == "seq-len"
     assert main(["size", "m", "-c", "c", "--largest", "seq-len", "-f", "json"]) == 0
     assert json.loads(capsys.readouterr().out)["what"] == "seq-len"
 
@@ -144,7 +161,7 @@ def test_progress_counts_plans(
         ("compare m -c c --chips many", "C02", "64,128 or 64..1024"),
         ("compare m -c c --price h100-sxm=cheap", "A04", "h100-sxm=2.50"),
         ("compare m -c c --price h100-sxm", "A04", "is not KEY=VALUE"),
-        ("size m -c c --out table.html", "O01", ".json, .csv or .md"),
+        ("size m -c c --out table.pdf", "O01", ".json, .csv, .md or .html"),
         ("compare m -c c -f yaml", "A03", "table, json, csv or markdown"),
         ("size m -c c --step-time soon", "A03", "--step-time 'soon'"),
         ("size m -c c --tokens many", "A03", "15T, 300B or 5M"),

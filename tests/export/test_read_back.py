@@ -54,7 +54,7 @@ def test_read_back(name: str, to: str, tmp_path: Path) -> None:
     path = written(name, to, tmp_path)
     found = check(path, asked(name, to), search=False)
     assert not found.broken, found.broken
-    assert not found.file.faults
+    assert not found.silent
     assert found.plan is not None
     if to in ("deepspeed", "accelerate"):
         keys = ("dp", "tp", "pp", "cp", "sharding", "shard_group", "offload")
@@ -62,12 +62,12 @@ def test_read_back(name: str, to: str, tmp_path: Path) -> None:
         return
     undivided = dict.fromkeys(("layers", "full_layers", "selective_layers"), ())
     assert found.plan.degrees.model_copy(update=undivided) == plan(name).degrees
-    if found.file.stages:  # the file states what the plan leaves to the trainer's rule
-        assert found.plan.degrees.layers == found.file.stages
+    if found.stages:  # the file states what the plan leaves to the trainer's rule
+        assert found.plan.degrees.layers == found.stages
     if name != "wide":  # dropout and a norm's bias are no arguments of the plan
         assert found.plan.model.num_params == plan(name).model.num_params
     assert found.plan.step == pytest.approx(plan(name).step, rel=1e-3 if name != "wide" else 0.1)
-    assert found.file.chips in (None, plan(name).degrees.chips_used)
+    assert found.chips in (None, plan(name).degrees.chips_used)
 
 
 def test_stages_of_a_search_are_priced_as_the_file_has_them(tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_stages_of_a_search_are_priced_as_the_file_has_them(tmp_path: Path) -> N
     for file in export(own, "megatron"):
         (tmp_path / file.name).write_text(file.text)
     found = check(tmp_path / "megatron.sh", replace(question, model=""), search=False)
-    assert found.file.stages == (7, 7, 7, 7, 4)
+    assert found.stages == (7, 7, 7, 7, 4)
     assert found.plan is not None
     assert (found.plan.step, found.plan.memory) == (own.step, own.memory)
 

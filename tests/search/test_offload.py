@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from planner.api import NoPlan, Plan, PlannerError, Question, plan, price
+from planner.api import Plan, PlannerError, Question, plan, price
 from planner.candidates import RECOMPUTE, single
 from planner.cost.prices import prices
 from planner.cost.step import exact
@@ -14,6 +14,7 @@ from planner.frontends.cluster_file import read_cluster
 from planner.graph.architecture import Architecture, Attention, Layer, Mlp
 from planner.graph.blocks import build_model
 from planner.hardware.cluster import Cluster
+from planner.plan.schema import NoPlan
 from planner.recipe import Recipe
 from planner.trainers.fsdp import FSDP
 from planner.trainers.trainer import Task

@@ -178,7 +178,7 @@ def test_what_cannot_be_is_refused_with_what_can(pin):
 
 
 def test_names_are_those_that_a_model_is_shown_with():
-    text = show("deepseek-v3").as_text()
+    text = show("deepseek-v3").text
     assert "#   layers.*.moe.up  (experts, capacity, embed, gates, expert_ffn)" in text
     model = understand(question("deepseek-v3", trainer="megatron")).task.model
     for name, dims in model.operator_dims().items():

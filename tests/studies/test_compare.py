@@ -11,7 +11,9 @@ from planner.api import Plan, PlannerError, Question, compare, plan
 from planner.report.compare import render_comparison
 from planner.report.numbers import dollars
 from planner.report.tables import plain
-from planner.studies.compare import Point, bound_by, compared, fastest_question
+from planner.studies.best import best_question
+from planner.studies.compare import Point, bound_by, compared
+from planner.studies.neighbours import neighbours
 from planner.studies.parallel import answers
 from planner.studies.ranges import counts, expanded
 
@@ -150,7 +152,7 @@ def test_what_does_not_fit_says_what_it_needs() -> None:
 
 def test_the_fastest_row_can_be_asked_for_again() -> None:
     found = compare(QUESTION, what_if=["chip.peak=2x"], dollars={"h100-sxm": 2.0})
-    again = fastest_question(QUESTION, found, priced=True)
+    again = best_question(found, QUESTION, priced=True)
     assert again is not None
     assert again.figures
     answer = plan(replace(again, figures=False))
@@ -160,8 +162,22 @@ def test_the_fastest_row_can_be_asked_for_again() -> None:
         best.step,
         best.price_per_million_tokens,
     )
-    assert fastest_question(QUESTION, found).what_if == ("chip.peak=2x",)
-    assert fastest_question(QUESTION, found.model_copy(update={"fastest": None})) is None
+    assert best_question(found, QUESTION).what_if == ("chip.peak=2x",)
+    assert best_question(found.model_copy(update={"fastest": None}), QUESTION) is None
+
+
+def test_half_and_twice_the_chips_stand_beside_a_plan() -> None:
+    answer = found(global_batch=None)
+    beside = neighbours(replace(QUESTION, global_batch=None), answer)
+    asked = [f"h100-sxm:{chips}" for chips in (4, 8, 16)]
+    assert [row.cluster for row in beside.rows] == asked
+    assert beside.rows[1].step == answer.step
+    batch = answer.recipe.global_batch
+    alone = compare(replace(QUESTION, global_batch=batch), clusters=asked)
+    assert beside == alone.model_copy(update={"crossovers": beside.crossovers})
+    one = found(cluster="h100-sxm:1", model="llama-3.2-1b")
+    rows = neighbours(replace(QUESTION, cluster="h100-sxm:1", model="llama-3.2-1b"), one).rows
+    assert [row.chips for row in rows] == [1, 2]
 
 
 def test_sensitivity_goes_the_right_way() -> None:

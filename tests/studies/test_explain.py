@@ -6,7 +6,7 @@ from dataclasses import fields, replace
 
 import pytest
 
-from planner.api import Plan, PlannerError, Question, explain, plan, staleness
+from planner.api import Plan, PlannerError, Question, explain, plan
 from planner.candidates import Candidates
 from planner.plan.diff import Difference
 from planner.plan.findings import RulePrice
@@ -15,7 +15,7 @@ from planner.plan.schema import Fingerprints
 from planner.plan.tree import Node
 from planner.search.engine import search
 from planner.search.pins import NAMES
-from planner.studies.again import reopen
+from planner.studies.again import reopen, staleness
 
 QUESTION = Question(model="llama-3-8b", cluster="h100-sxm:16", global_batch=96, seq_len=4096)
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from planner.api import Plan, PlannerError, Question, Target, largest, plan, size
-from planner.plan.findings import Compared
-from planner.studies.size import days_of, dollars_of, missed
+from planner.api import Plan, PlannerError, Question, plan, size
+from planner.plan.findings import Compared, Target
+from planner.studies.fewest import days_of, dollars_of, missed
 
 QUESTION = Question(model="gpt3-6.7b", cluster="a100-sxm-80gb", global_batch=96, seq_len=2048)
 
@@ -34,7 +34,7 @@ def test_the_fewest_chips_that_fit_by_brute_force() -> None:
 
 
 def test_a_step_time_is_met_and_not_by_the_next_smaller_number() -> None:
-    found = size(QUESTION, target=Target(step=6.0))
+    found = size(QUESTION, step=6.0)
     assert found.answer is not None
     assert found.answer.step <= 6.0
     chips = found.answer.chips
@@ -46,7 +46,7 @@ def test_a_step_time_is_met_and_not_by_the_next_smaller_number() -> None:
 
 
 def test_a_deadline_and_a_budget() -> None:
-    in_time = size(QUESTION, target=Target(tokens=1e11, days=20))
+    in_time = size(QUESTION, tokens=1e11, days=20)
     assert in_time.answer is not None
     days = days_of(in_time.answer, in_time.target)
     assert days == pytest.approx(1e11 / (96 * 2048) * in_time.answer.step / 86400)
@@ -59,13 +59,13 @@ def test_a_deadline_and_a_budget() -> None:
 
 
 def test_no_number_of_chips_does_it() -> None:
-    found = size(replace(QUESTION, cluster="a100-sxm-80gb:16"), target=Target(step=1e-3))
+    found = size(replace(QUESTION, cluster="a100-sxm-80gb:16"), step=1e-3)
     assert found.answer is None
     assert found.note == "16 chips are the most that were looked at"
 
 
 def test_more_chips_end_to_help() -> None:
-    found = size(replace(QUESTION, global_batch=4), target=Target(step=0.01))
+    found = size(replace(QUESTION, global_batch=4), step=0.01)
     assert found.answer is None
     assert "make the step no shorter" in found.note
     assert max(row.chips for row in found.curve) <= 8192
@@ -73,7 +73,7 @@ def test_more_chips_end_to_help() -> None:
 
 def test_the_longest_sequence() -> None:
     question = replace(QUESTION, cluster="a100-sxm-80gb:8")
-    found = largest(question, "seq-len")
+    found = size(question, largest="seq-len")
     assert found.value is not None
     assert found.answer is not None
     assert found.value < found.above_value <= found.value * 1.15 + 1024
@@ -91,27 +91,27 @@ def found_batch(seq: int) -> int:
 
 def test_the_largest_batch_within_a_step_time() -> None:
     question = replace(QUESTION, cluster="a100-sxm-80gb:8")
-    found = largest(question, "global-batch", target=Target(step=5.0))
+    found = size(question, largest="global-batch", step=5.0)
     assert found.value is not None
     assert found.answer.step <= 5.0 < found.above.step
     steps = [row.step for _, row in found.curve]
     assert steps == sorted(steps)
 
 
-@pytest.mark.parametrize("target", [Target(days=3.0), Target(dollars=1e6)], ids=["days", "dollars"])
-def test_targets_that_cannot_be_judged(target: Target) -> None:
+@pytest.mark.parametrize("target", [{"days": 3.0}, {"dollars": 1e6}], ids=["days", "dollars"])
+def test_targets_that_cannot_be_judged(target: dict[str, float]) -> None:
     with pytest.raises(PlannerError, match="need --tokens"):
-        size(QUESTION, target=target)
+        size(QUESTION, **target)
 
 
 def test_what_else_cannot_be_judged() -> None:
     with pytest.raises(PlannerError, match="--dollars needs a price"):
-        size(replace(QUESTION, cluster="ascend-910c"), target=Target(tokens=1e12, dollars=1e6))
+        size(replace(QUESTION, cluster="ascend-910c"), tokens=1e12, dollars=1e6)
     with pytest.raises(PlannerError, match="needs --step-time"):
-        largest(QUESTION, "global-batch")
+        size(QUESTION, largest="global-batch")
     for days in (0.0, float("inf")):
         with pytest.raises(PlannerError, match="is no deadline"):
-            size(QUESTION, target=Target(tokens=1e12, days=days))
+            size(QUESTION, tokens=1e12, days=days)
 
 
 def test_what_does_not_fit_is_missed() -> None:

@@ -104,8 +104,7 @@ def _json(where: str, text: str) -> TrainerFile | None:
         raise PlannerError.of(
             "W03",
             "is a plan, no configuration of a trainer.",
-            f"What it costs, and why: shardwright explain {where}",
-            f"Run it, scaled down: shardwright check {where} --run",
+            f"What it costs, and whether it holds: shardwright check {where}",
             where=where,
         )
     program = _known(data, _JSON_KEYS)

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 from markupsafe import Markup
 
 from planner.plan.figures import Figures
-from planner.plan.findings import Comparison
+from planner.plan.findings import Comparison, Largest, Sizing
 from planner.plan.schema import Plan
-from planner.report.compare import comparison_columns, crossover_words
 from planner.report.degrees import alternative_columns, described, equal_legend
 from planner.report.html import bars, findings, landscape, layer, mesh, timeline, treemap
+from planner.report.html import study as studies
 from planner.report.html.commands import price_command
 from planner.report.html.tables import (
     alternatives,
@@ -74,7 +74,7 @@ def render_html(
     plan: Plan,
     tabs: Sequence[Tab] = (),
     refused: Sequence[Refusal] = (),
-    comparison: Comparison | None = None,
+    study: Comparison | Sizing | Largest | None = None,
 ) -> str:
     """The report as one file that needs nothing else.
 
@@ -82,7 +82,7 @@ def render_html(
         plan: with its figures.
         tabs: files of trainers that can run it.
         refused: trainers that cannot.
-        comparison: of the clusters that the plan's is the fastest of, shown among the what-ifs.
+        study: clusters or sizes among which the plan is the best, shown among the what-ifs.
 
     Raises:
         ValueError: the plan was made without figures.
@@ -103,8 +103,7 @@ def render_html(
         layout=", ".join(described(plan.degrees)),
         charts=_charts(plan, figures),
         tables=_tables(plan, figures),
-        clusters=None if comparison is None else alternatives(comparison_columns(comparison)),
-        turns=() if comparison is None else [crossover_words(t) for t in comparison.crossovers],
+        study=None if study is None else studies.study(study),
         tabs=(*tabs, own),
         refused=refused,
         facts=_facts(plan),

@@ -10,6 +10,7 @@ import tempfile
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from planner.errors import Fault, PlannerError, listed
 from planner.export.files import File
@@ -18,11 +19,16 @@ from planner.plan.write import write_plan
 from planner.report.data import CSV_COLUMNS, render_csv
 from planner.report.markdown import TRUST, render_markdown
 
+if TYPE_CHECKING:
+    from planner.plan.findings import Comparison, Largest, Sizing
+
+REPORT = ".html"
+"""Ending of a plan's report."""
 MADE = "made by shardwright"
 """What every exported file says of itself."""
 ENDINGS = {
     ".json": "the plan",
-    ".html": "the report",
+    REPORT: "the report",
     ".md": "the page as Markdown",
     ".csv": "the alternatives",
 }
@@ -69,14 +75,21 @@ def _is_profile(path: Path) -> bool:
     return not text.strip() or ("\nlevels:" in text and "\nchips_per_host:" in text)
 
 
-def write_output(path: Path, plan: Plan) -> None:
+def write_output(
+    path: Path, plan: Plan, beside: Comparison | Sizing | Largest | None = None
+) -> None:
     """Writes the file that its ending asks for.
+
+    Args:
+        path: where to.
+        plan: what it shows.
+        beside: what a report shows among its what-ifs.
 
     Raises:
         PlannerError: as :func:`check_outputs`.
     """
     check_outputs([path])
-    write_or_refuse(path, _text(path, plan))
+    write_or_refuse(path, _text(path, plan, beside))
 
 
 def write_files(folder: Path, files: Sequence[File], *, anything: bool = False) -> list[Path]:
@@ -115,17 +128,20 @@ def _export_fault(path: Path, anything: bool) -> Fault | None:
     return place_fault(path)
 
 
-def _text(path: Path, plan: Plan) -> str | bytes:
+def _text(path: Path, plan: Plan, beside: Comparison | Sizing | Largest | None) -> str | bytes:
     if is_trace(path):
         from planner.report.trace import render_trace
 
         text = render_trace(plan)
         return gzip.compress(text.encode(), mtime=0) if path.suffix == ".gz" else text
-    if path.suffix == ".html":
-        from cli.tabs import tabs
+    if path.suffix == REPORT:
+        from planner.output.tabs import tabs
         from planner.report.html.page import render_html
 
-        return render_html(plan, *tabs(plan))
+        if plan.figures is None:
+            what = f"cannot write {path}: the plan was made without what a report draws."
+            raise PlannerError.of("O01", what, "Ask for it: Question(…, figures=True)")
+        return render_html(plan, *tabs(plan), study=beside)
     renderers = {".json": write_plan, ".csv": render_csv, ".md": render_markdown}
     return renderers[path.suffix](plan)
 
@@ -232,7 +248,7 @@ def _same_kind(path: Path) -> bool:
             return True
         if path.suffix == ".csv":
             return text.startswith(",".join(CSV_COLUMNS[:2]))
-        if path.suffix == ".html":
+        if path.suffix == REPORT:
             return '<meta name="generator" content="shardwright' in text[:2000]
         if path.suffix == ".md":
             return text.startswith("## ") and f"\n{TRUST}" in text

@@ -6,10 +6,9 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from cli.files import place_fault, write_or_refuse
 from planner.errors import Fault, PlannerError, listed
+from planner.output.files import REPORT, place_fault, write_or_refuse
 from planner.plan.findings import Comparison, Largest, Sizing
-from planner.plan.schema import Plan
 from planner.plan.write import write_json
 from planner.report.compare import comparison_csv, comparison_markdown, render_comparison
 from planner.report.size import (
@@ -22,8 +21,6 @@ from planner.report.size import (
 )
 from planner.report.tables import Line
 
-REPORT = ".html"
-"""Ending of the fastest plan's report, in which a comparison stands."""
 FORMS = {".json": "json", ".csv": "csv", ".md": "markdown"}
 """Forms by the ending of a file."""
 
@@ -48,47 +45,30 @@ def text(found: Comparison | Sizing | Largest, form: str) -> str:
     return largest_csv(found) if form == "csv" else largest_markdown(found)
 
 
-def check_tables(paths: Sequence[Path], *, report: bool = False) -> None:
-    """Says before the work what could not be written after it.
-
-    Args:
-        paths: where to.
-        report: whether a report is possible.
+def check_studies(paths: Sequence[Path]) -> None:
+    """Says before the work what could not be written after it; a report is that of a plan among what was found.
 
     Raises:
         PlannerError: an ending that nothing is written for (O01), something else in its place (O02), a place that
             cannot be written (O03).
     """
-    faults = [fault for path in paths if (fault := _fault(path, report)) is not None]
+    faults = [fault for path in paths if (fault := _fault(path, [*FORMS, REPORT])) is not None]
     if faults:
         raise PlannerError(*faults)
 
 
-def write_table(path: Path, found: Comparison | Sizing | Largest) -> None:
+def write_study(path: Path, found: Comparison | Sizing | Largest) -> None:
     """Writes the file that its ending asks for.
 
     Raises:
-        PlannerError: as :func:`check_tables`.
+        PlannerError: as :func:`check_studies`.
     """
-    check_tables([path])
+    if (fault := _fault(path, list(FORMS))) is not None:
+        raise PlannerError(fault)
     write_or_refuse(path, text(found, FORMS[path.suffix]))
 
 
-def write_report(path: Path, plan: Plan, found: Comparison) -> None:
-    """Writes the report of a comparison's fastest plan.
-
-    Raises:
-        PlannerError: as :func:`check_tables`.
-    """
-    from cli.tabs import tabs
-    from planner.report.html.page import render_html
-
-    check_tables([path], report=True)
-    write_or_refuse(path, render_html(plan, *tabs(plan), comparison=found))
-
-
-def _fault(path: Path, report: bool) -> Fault | None:
-    endings = [*FORMS, *([REPORT] if report else [])]
+def _fault(path: Path, endings: Sequence[str]) -> Fault | None:
     if path.suffix not in endings:
         what = f"cannot write {path}: a table is not written with this ending."
         return Fault("O01", what, (f"Possible: {listed(endings)}.",))

@@ -1,0 +1,1 @@
+"""What leaves the planner: answers as files of every form, whole or not at all, and never over something else."""

@@ -1,0 +1,43 @@
+"""What half and twice as many of a plan's chips would do: the clusters that a report shows beside it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from planner.plan.findings import Comparison
+from planner.plan.schema import Plan
+from planner.question import Question
+from planner.studies.compare import Point, compared, row_of, with_chips
+
+PATIENCE = 5.0
+"""Seconds for the search on other chips."""
+
+
+def neighbours(question: Question, answer: Plan) -> Comparison:
+    """The plan as a row between those on half and on twice as many chips, of the same batch.
+
+    Args:
+        question: which the plan answers.
+        answer: the plan.
+    """
+    chips = answer.cluster.num_chips
+    asked = replace(question, global_batch=answer.recipe.global_batch, top=1, figures=False,
+                    warm_start={}, time_limit=min(PATIENCE, question.time_limit))  # fmt: skip
+    rows = []
+    for count in (chips // 2, chips, 2 * chips):
+        name = with_chips(question.cluster, count)
+        point = Point(question=replace(asked, cluster=name), chips=count)
+        if count == chips:
+            rows.append(row_of(point, answer))
+        elif count:
+            rows.append(compared(point))
+    priced = [i for i, row in enumerate(rows) if row.price_per_million_tokens is not None]
+    fit = [i for i, row in enumerate(rows) if row.fits]
+    return Comparison(
+        model=answer.model,
+        recipe=answer.recipe,
+        rows=tuple(rows),
+        fastest=max(fit, key=lambda i: rows[i].tokens_per_second or 0.0),
+        cheapest=min(priced, key=lambda i: rows[i].price_per_million_tokens or 0.0, default=None),
+        crossovers=(),
+    )
