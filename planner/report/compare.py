@@ -160,9 +160,15 @@ def _sensitivities(row: Compared, width: int) -> list[Line]:
     price = row.price_per_million_tokens
     if price is None:
         return table(columns, width)
-    low, high = (dollars(price * (1 + sign * rows[0].share)) for sign in (-1, 1))
-    words = f"With the price of a chip-hour (chip.price) {share} lower or higher: {low} or {high} per million tokens."
+    words = price_words(price, rows[0].share)
     return [*table(columns, width), *styled(flow([words], " ", width, "  ", 2))]
+
+
+def price_words(price: float, share: float) -> str:
+    """What a million tokens would cost at other prices of a chip-hour, which change no step."""
+    low, high = (dollars(price * (1 + sign * share)) for sign in (-1, 1))
+    other = f"With the price of a chip-hour (chip.price) {percent(share, 0)} lower or higher"
+    return f"{other}: {low} or {high} per million tokens."
 
 
 def _effect(step: float | None, now: float | None) -> str:

@@ -19,7 +19,7 @@ BAR = 16
 def render_sizing(found: Sizing, width: int) -> list[Line]:
     """The page of ``size``."""
     title: Line = (Span(f"  {_title(found)}", "head"),)
-    rows = list(_shown(found))
+    rows = list(shown_rows(found))
     styles: list[Style] = [
         "good" if row is found.answer else "" if row.fits else "dim" for row in rows
     ]
@@ -53,10 +53,13 @@ def wishes(target: Target) -> str:
     words = []
     if target.step is not None:
         words.append(f"take {show_seconds(target.step)} a step")
+    tokens = f"see {show_count(target.tokens or 0.0)} tokens"
     if target.days is not None:
-        words.append(f"see {show_count(target.tokens or 0.0)} tokens in {target.days:g} days")
+        tokens += f" in {target.days:g} days"
     if target.dollars is not None:
-        words.append(f"cost {money(target.dollars)} for {show_count(target.tokens or 0.0)} tokens")
+        tokens += f" for at most {money(target.dollars)}"
+    if target.days is not None or target.dollars is not None:
+        words.append(tokens)
     return " and ".join(words)
 
 
@@ -77,7 +80,7 @@ def lack(row: Compared, target: Target) -> str:
 
 def sizing_columns(found: Sizing) -> list[Column]:
     """The columns of the table; days and cost where tokens are asked for."""
-    target, answer, rows = found.target, found.answer, list(_shown(found))
+    target, answer, rows = found.target, found.answer, list(shown_rows(found))
     chips = [
         f"{row.chips:,}" + (" ✔" if answer and row.chips == answer.chips else "") for row in rows
     ]
@@ -90,7 +93,7 @@ def sizing_columns(found: Sizing) -> list[Column]:
     return columns
 
 
-def _shown(found: Sizing) -> Iterator[Compared]:
+def shown_rows(found: Sizing) -> Iterator[Compared]:
     """Rows that tell something: those that are faster than all with fewer chips, and the nearest that does not fit."""
     best = float("inf")
     for row in found.curve:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from planner.cost.prices import prices
+from planner.cost.prices import prices, with_cut
 from planner.errors import Fault, PlannerError, listed, nearest
 from planner.plan.figures import Sensitivity
 from planner.plan.findings import Compared, Comparison
@@ -17,6 +17,7 @@ from planner.question import Question, Understood, understand
 from planner.search.answer import model_facts, recipe_facts
 from planner.search.pins import from_layout
 from planner.search.sensitivity import sensitivities
+from planner.search.stages.stated import stated_cut
 from planner.studies.crossover import crossovers
 from planner.studies.parallel import answers
 from planner.studies.ranges import WhatIf, expanded
@@ -296,6 +297,10 @@ def bound_by(answer: Plan) -> str:
 def sensitivity_of(question: Question, answer: Plan) -> tuple[Sensitivity, ...]:
     """The step of a plan with every number of its hardware a fifth lower and higher."""
     known = understand(question)
-    pins = from_layout(layout_of(answer.degrees, answer.pins), known.task.trainer)
+    layout = layout_of(answer.degrees, answer.pins)
+    pins = from_layout(layout, known.task.trainer)
     task = replace(known.task, copy_kv=pins.copy_kv)
-    return sensitivities(task, prices(task, stated(task, pins)), known.pins)
+    row = stated(task, pins)
+    cut = stated_cut(layout, row, task)
+    priced = prices(task, row)
+    return sensitivities(task, priced if cut is None else with_cut(priced, cut), known.pins)

@@ -104,7 +104,9 @@ def test_the_report_of_the_fastest_has_the_table_of_clusters(
 def test_the_report_of_a_size_has_its_curves(
     line: str, planner: Any, one_node: Plan, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    planner.answer = one_node
+    best = planner.size(None, largest="seq-len" if "--largest" in line else None).answer
+    cluster = one_node.cluster.model_copy(update={"num_chips": best.chips})
+    planner.answer = one_node.model_copy(update={"step": best.step, "cluster": cluster})
     path = tmp_path / "report.html"
     assert main([*line.split(), "--out", str(path)]) == 0
     assert planner.question.figures
@@ -112,6 +114,7 @@ def test_the_report_of_a_size_has_its_curves(
     assert 'id="study-table"' in section
     assert 'id="curves-drawing"' in section
     assert section.count('class="best winner"') == 2
+    assert section.count('class="chosen"') == 1
     assert "are the fewest that fit" in section or "that fits" in section
     assert capsys.readouterr().err == f"Wrote {path}.\n"
 

@@ -7,6 +7,7 @@ addEventListener("load", async () => {
     seen.sections = all("section").map((s) => [s.id, s.getBoundingClientRect().height]);
     seen.drawings = all("svg").map((s) => [s.id, s.getBoundingClientRect().width, s.getBoundingClientRect().height]);
     seen.wide = document.documentElement.scrollWidth - innerWidth;
+    seen.study = all("#study-table tbody tr").length;
 
     const figure = one("#timeline-figure"), box = figure.getBoundingClientRect();
     const place = { clientX: box.left + box.width / 2, clientY: box.top + 12, bubbles: true, cancelable: true, pointerId: 1 };

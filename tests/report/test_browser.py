@@ -16,6 +16,8 @@ from typing import Any
 
 import pytest
 
+from planner.plan.findings import Comparison, Largest, Sizing
+from planner.plan.part import Part
 from planner.report.html.page import render_html
 from tests.report.reports import TABS, planned, report, stated
 
@@ -135,6 +137,23 @@ def test_light_and_dark(seen: dict[str, Any], tmp_path: Path) -> None:
 
 def test_the_mesh_follows_the_pointer(seen: dict[str, Any]) -> None:
     assert seen["chip"] == planned("pipeline").degrees.chips_used - 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [(Comparison, "comparison"), (Sizing, "sizing"), (Largest, "largest")]
+)
+def test_clusters_and_sizes_stand_among_the_what_ifs(
+    kind: type[Part], name: str, tmp_path: Path
+) -> None:
+    study = kind.model_validate_json((Path(__file__).parent / f"{name}.json").read_text())
+    found, complaints = visited(render_html(planned("one node"), TABS, study=study), tmp_path)
+    assert not complaints
+    assert found["errors"] == found["violations"] == found["resources"] == []
+    rows = study.rows if isinstance(study, Comparison) else study.curve
+    assert 3 <= found["study"] <= len(rows)
+    drawn = [name for name, width, height in found["drawings"] if width > 300 and height > 20]
+    assert ("curves-drawing" in drawn) == (kind is not Comparison)
+    assert found["wide"] <= 0
 
 
 def test_pages_with_less_to_show_work_too(tmp_path: Path) -> None:

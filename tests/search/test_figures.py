@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 from functools import cache
 
@@ -15,6 +16,7 @@ from planner.cost.orders import NOTHING, Schedule
 from planner.cost.prices import prices
 from planner.cost.program import start_times
 from planner.plan.figures import Figures, Landscape
+from planner.plan.layout import layout_of
 from planner.plan.removed import everything_removed
 from planner.planning import stated
 from planner.question import understand
@@ -161,7 +163,9 @@ def test_sensitivities_are_prices_of_other_clusters() -> None:
     assert by_name["node.efficiency"].low == pytest.approx(by_name["node.bandwidth"].low)
     assert not any(name.startswith("host.") for name in by_name)
     slow = ("latency", "launch", "ramp")
-    for s in figures.sensitivities:
+    others = [s for s in figures.sensitivities if s.name != "global-batch"]
+    assert len(others) == len(figures.sensitivities) - 1
+    for s in others:
         assert s.low is not None
         assert s.high is not None
         better, worse = (s.low, s.high) if s.name.endswith(slow) else (s.high, s.low)
@@ -178,6 +182,26 @@ def test_sensitivities_are_prices_of_other_clusters() -> None:
         ),
     )
     assert by_name["chip.peak"].low == pytest.approx(breakdown(prices(task, row), 0).step)
+
+
+def test_another_batch_counts_by_its_tokens() -> None:
+    """Prices of the same layout under batches that its rules allow."""
+    question, answer, figures = found()
+    [s] = [s for s in figures.sensitivities if s.name == "global-batch"]
+    low, high = (int(n) for n in re.findall(r"\d+", s.label.replace(",", "")))
+    batch = answer.recipe.global_batch
+    for other, step in ((low, s.low), (high, s.high)):
+        assert 0.15 < abs(other / batch - 1) <= 0.25
+        one = price(replace(question, global_batch=other, figures=False), layout_of(answer.degrees))
+        assert step == pytest.approx(one.step * batch / other)
+
+
+def test_sensitivities_are_those_of_the_stages_that_the_plan_has() -> None:
+    question = Question(model="llama-3-8b", cluster="h100-sxm:8", global_batch=64, figures=True)
+    answer = price(question, {"pp": 2, "stage-layers": "20+12"})
+    assert answer.figures is not None
+    for s in answer.figures.sensitivities:
+        assert min(s.low, s.high) <= answer.step * (1 + 1e-9) <= max(s.low, s.high) * (1 + 2e-9)
 
 
 def test_the_host_s_numbers_count_where_states_stay_there() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -12,6 +13,8 @@ from planner.report.html.svg import drawing, element, text, ticks, width_of
 
 WIDTH, HEIGHT, GAP = 1000.0, 270.0, 90.0
 LEFT, RIGHT, TOP, BOTTOM = 62.0, 16.0, 30.0, 44.0
+ZEROS = re.compile(r"\.0+(?!\d)|(?<=\.[1-9])0+(?!\d)|(?<=\.0[1-9])0+(?!\d)")
+"""Digits that say nothing in a round number."""
 COLORS = ("tp", "dp", "cp", "pp", "ep")
 
 
@@ -98,7 +101,8 @@ class _Frame:
             found.append(
                 element("path", d=f"M{self.left:.1f} {y:.1f}H{self.right:.1f}", class_="grid")
             )
-            found.append(text(self.left - 8, y + 4, self.panel.show(tick), "axis", "end"))
+            words = ZEROS.sub("", self.panel.show(tick))
+            found.append(text(self.left - 8, y + 4, words, "axis", "end"))
         free = -math.inf
         for x in self.xs:
             words = f"{x:,.0f}"

@@ -14,12 +14,13 @@ from markupsafe import Markup
 from planner.plan.figures import Figures
 from planner.plan.findings import Comparison, Largest, Sizing
 from planner.plan.schema import Plan
+from planner.report.compare import price_words
 from planner.report.degrees import alternative_columns, described, equal_legend
 from planner.report.html import bars, findings, landscape, layer, mesh, timeline, treemap
 from planner.report.html import study as studies
 from planner.report.html.commands import price_command
 from planner.report.html.tables import (
-    alternatives,
+    as_on_pages,
     axes,
     communication,
     levels,
@@ -103,7 +104,8 @@ def render_html(
         layout=", ".join(described(plan.degrees)),
         charts=_charts(plan, figures),
         tables=_tables(plan, figures),
-        study=None if study is None else studies.study(study),
+        by_price=_by_price(plan, figures),
+        study=None if study is None else studies.study(study, plan),
         tabs=(*tabs, own),
         refused=refused,
         facts=_facts(plan),
@@ -176,12 +178,18 @@ def _tables(plan: Plan, figures: Figures) -> dict[str, object]:
         "axes": axes(plan, figures),
         "operators": operators(plan, used_axes(figures)),
         "communication": communication(plan, figures),
-        "alternatives": alternatives(alternative_columns(plan.alternatives, reasons=True))
+        "alternatives": as_on_pages(alternative_columns(plan.alternatives, reasons=True), 0)
         if len(plan.alternatives) > 1
         else None,
         "legend": equal_legend(plan.alternatives),
         "levels": levels(plan),
     }
+
+
+def _by_price(plan: Plan, figures: Figures) -> str:
+    price = plan.price_per_million_tokens
+    known = price is not None and figures.sensitivities
+    return price_words(price or 0.0, figures.sensitivities[0].share) if known else ""
 
 
 def _facts(plan: Plan) -> list[tuple[str, str]]:

@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from planner.plan.findings import Compared, Comparison, Largest, Sizing
+from planner.plan.findings import Compared, Comparison, Largest, Sizing, Target
+from planner.plan.schema import Plan
 from planner.report.compare import comparison_columns, crossover_words, label
 from planner.report.html.curves import COLORS, Curve, Panel, draw
-from planner.report.html.tables import Table, alternatives
+from planner.report.html.tables import Table, as_on_pages
 from planner.report.numbers import dollars, percent
 from planner.report.size import (
     UNITS,
     largest_columns,
     largest_sentences,
     money,
+    shown_rows,
     sizing_columns,
     sizing_sentences,
 )
-from planner.report.tables import Column
 from planner.units import show_seconds
 
 LEAST = 3
 """Points of a curve that is worth drawing."""
+Points = Sequence[tuple[float, Compared]]
+"""Rows by what the horizontal scale counts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,142 +37,86 @@ class Study:
     title: str
     table: Table
     sentences: tuple[str, ...]
-    curves: Markup | None = None
+    curves: Markup | None
     keys: tuple[tuple[str, str], ...] = ()
     """Colour and name of each curve, where there are several."""
 
 
-def study(found: Comparison | Sizing | Largest) -> Study:
-    """A comparison or a search for a size as the report shows it."""
+def study(found: Comparison | Sizing | Largest, plan: Plan) -> Study:
+    """A comparison or a search for a size as the report of a plan shows it."""
     if isinstance(found, Comparison):
-        curves = _of_clusters(found)
-        named = (
-            tuple(zip(COLORS, (c.name for c in curves), strict=False)) if len(curves) > 1 else ()
-        )
-        return Study(
-            title="Other clusters",
-            table=_table(comparison_columns(found)),
-            sentences=tuple(crossover_words(turn) for turn in found.crossovers),
-            curves=_drawn(curves, _prices(found.rows, curves), "chips") if curves else None,
-            keys=named,
-        )
+        return _clusters(found, plan)
     if isinstance(found, Sizing):
-        rows = [row for row in found.curve if row.fits]
-        steps = _steps("", [(row.chips, row) for row in rows], found.answer)
-        tokens = found.target.tokens
-        costs = _costs(rows, [float(row.chips) for row in rows], found.answer, tokens)
+        rows = list(shown_rows(found))
+        points: Points = [(row.chips, row) for row in found.curve if row.fits]
         return Study(
             title="Other numbers of chips",
-            table=_table(sizing_columns(found)),
+            table=as_on_pages(sizing_columns(found), _place(rows, plan)),
             sentences=tuple(sizing_sentences(found)),
-            curves=_drawn([steps], costs, "chips", found.target.step, found.target.dollars, tokens)
-            if len(rows) >= LEAST
-            else None,
+            curves=_curves({"": points}, plan, found.target, "chips"),
         )
-    pairs = [(value, row) for value, row in found.curve if row.fits]
-    steps = _steps("", pairs, found.answer)
-    rates = _rates(pairs, found.answer)
+    points = [(value, row) for value, row in found.curve if row.fits]
     return Study(
-        title="Other lengths" if found.what == "seq-len" else "Other batches",
-        table=_table(largest_columns(found)),
+        title="Other sequences" if found.what == "seq-len" else "Other batches",
+        table=as_on_pages(largest_columns(found), _place([row for _, row in found.curve], plan)),
         sentences=tuple(largest_sentences(found)),
-        curves=_drawn([steps], rates, UNITS[found.what], found.target.step, mfu=True)
-        if len(pairs) >= LEAST
-        else None,
+        curves=_curves({"": points}, plan, found.target, UNITS[found.what]),
     )
 
 
-def _table(columns: Sequence[Column]) -> Table:
-    """As every page shows it, without the bars."""
-    return alternatives([column for column in columns if column.heading])
-
-
-def _of_clusters(found: Comparison) -> list[Curve]:
-    """A curve for each cluster of at least so many numbers of chips, as it is."""
+def _clusters(found: Comparison, plan: Plan) -> Study:
+    """Clusters, with a curve for each of which there are several numbers of chips."""
     several = len({row.trainer for row in found.rows}) > 1
     lines: dict[str, list[tuple[float, Compared]]] = {}
-    for row in found.rows:
+    for row in sorted(found.rows, key=lambda row: row.chips):
         if row.fits and not row.what_if:
             name = f"{label(row)} under {row.trainer}" if several else label(row)
             lines.setdefault(name, []).append((row.chips, row))
-    best = None if found.fastest is None else found.rows[found.fastest]
-    return [
-        _steps(name, sorted(points, key=lambda p: p[0]), best)
-        for name, points in lines.items()
-        if len(points) >= LEAST
-    ][: len(COLORS)]
-
-
-def _steps(name: str, points: Sequence[tuple[float, Compared]], answer: Compared | None) -> Curve:
-    return Curve(
-        name,
-        tuple(float(x) for x, _ in points),
-        tuple(row.step or 0.0 for _, row in points),
-        _place([row for _, row in points], answer),
+    long = {name: points for name, points in lines.items() if len(points) >= LEAST}
+    return Study(
+        title="Other clusters",
+        table=as_on_pages(comparison_columns(found), _place(found.rows, plan)),
+        sentences=tuple(crossover_words(turn) for turn in found.crossovers),
+        curves=_curves(dict(list(long.items())[: len(COLORS)]), plan, Target(), "chips"),
+        keys=tuple(zip(COLORS, long, strict=False)) if len(long) > 1 else (),
     )
 
 
-def _place(rows: Sequence[Compared], answer: Compared | None) -> int | None:
-    return next((place for place, row in enumerate(rows) if row == answer), None)
+def _place(rows: Sequence[Compared], plan: Plan) -> int | None:
+    """The row that is the plan."""
+    chips = plan.cluster.num_chips
+    mine = (i for i, row in enumerate(rows) if (row.chips, row.step) == (chips, plan.step))
+    return next(mine, None)
 
 
-def _prices(rows: Sequence[Compared], steps: Sequence[Curve]) -> list[Curve]:
-    """What a million tokens costs on the same points; none where a price is not known."""
-    known = {
-        (label(row), float(row.chips)): row.price_per_million_tokens
-        for row in rows
-        if not row.what_if
-    }
-    found = []
-    for curve in steps:
-        name = curve.name.partition(" under ")[0]
-        costs = [known.get((name, x)) for x in curve.x]
-        if None in costs:
-            return []
-        found.append(Curve(curve.name, curve.x, tuple(cost or 0.0 for cost in costs), curve.chosen))
-    return found
+def _curves(lines: dict[str, Points], plan: Plan, target: Target, across: str) -> Markup | None:
+    """The step on the left; on the right what tokens cost, or how well chips are used where no price is known."""
+    if not lines or min(map(len, lines.values())) < LEAST:
+        return None
 
-
-def _costs(
-    rows: Sequence[Compared], xs: Sequence[float], answer: Compared | None, tokens: float | None
-) -> list[Curve]:
-    """Dollars for all tokens, or for a million."""
-    prices = [row.price_per_million_tokens for row in rows]
-    if None in prices:
-        return []
-    times = 1.0 if tokens is None else tokens / 1e6
-    return [Curve("", tuple(xs), tuple(times * (p or 0.0) for p in prices), _place(rows, answer))]
-
-
-def _rates(points: Sequence[tuple[float, Compared]], answer: Compared | None) -> list[Curve]:
-    """How well the chips are used."""
-    rows = [row for _, row in points]
-    used = tuple(row.mfu or 0.0 for row in rows)
-    return [Curve("", tuple(float(x) for x, _ in points), used, _place(rows, answer))]
-
-
-def _drawn(
-    steps: Sequence[Curve],
-    others: Sequence[Curve],
-    across: str,
-    step: float | None = None,
-    limit: float | None = None,
-    tokens: float | None = None,
-    *,
-    mfu: bool = False,
-) -> Markup:
-    """Time on the left, money or use of the chips on the right where it is known."""
-    panels = [
-        Panel(
-            title="Seconds a step", curves=tuple(steps), show=show_seconds, rising=False, limit=step
+    def curves(value: Callable[[Compared], float | None]) -> tuple[Curve, ...]:
+        return tuple(
+            Curve(
+                name,
+                tuple(float(x) for x, _ in points),
+                tuple(value(row) or 0.0 for _, row in points),
+                _place([row for _, row in points], plan),
+            )
+            for name, points in lines.items()
         )
-    ]
-    if mfu:
-        panels.append(
-            Panel(title="MFU", curves=tuple(others), show=lambda v: percent(v, 0), rising=True)
-        )
-    elif others:
-        title = "Dollars for a million tokens" if tokens is None else "Dollars for all tokens"
-        show = dollars if tokens is None else money
-        panels.append(Panel(title=title, curves=tuple(others), show=show, rising=True, limit=limit))
-    return draw(panels, across)
+
+    rows = [row for points in lines.values() for _, row in points]
+    step = Panel(title="Time of a step", curves=curves(lambda row: row.step), show=show_seconds,
+                 rising=False, limit=target.step)  # fmt: skip
+    tokens = target.tokens
+    if any(row.price_per_million_tokens is None for row in rows):
+        other = Panel(title="MFU", curves=curves(lambda row: row.mfu), show=lambda v: percent(v, 0),
+                      rising=True)  # fmt: skip
+    elif tokens is None:
+        other = Panel(title="Price of a million tokens", curves=curves(lambda row: row.price_per_million_tokens),
+                      show=dollars, rising=True)  # fmt: skip
+    else:
+        millions = tokens / 1e6
+        other = Panel(title="Price of all tokens", show=money, rising=True, limit=target.dollars,
+                      curves=curves(lambda row: millions * (row.price_per_million_tokens or 0.0)))  # fmt: skip
+    return draw([step, other], across)

@@ -43,6 +43,8 @@ class Table:
 
     headings: tuple[Heading, ...]
     rows: tuple[tuple[Cell, ...], ...]
+    chosen: int | None = None
+    """The row that is the plan's own."""
 
 
 def used_axes(figures: Figures) -> set[str]:
@@ -207,8 +209,14 @@ def axes(plan: Plan, figures: Figures) -> Table:
     return Table(headings, rows)
 
 
-def alternatives(columns: Sequence[Column]) -> Table:
-    """The table of alternatives, as every page shows it."""
+def as_on_pages(columns: Sequence[Column], chosen: int | None) -> Table:
+    """A table as every page shows it.
+
+    Args:
+        columns: of the page; those without a heading hold bars and are left out.
+        chosen: the row that is the plan's own.
+    """
+    columns = [column for column in columns if column.heading]
     headings = tuple(Heading(column.heading, number=not column.left) for column in columns)
     rows = tuple(
         tuple(
@@ -217,7 +225,7 @@ def alternatives(columns: Sequence[Column]) -> Table:
         )
         for i in range(len(columns[0].cells))
     )
-    return Table(headings, rows)
+    return Table(headings, rows, chosen)
 
 
 def levels(plan: Plan) -> Table:
