@@ -133,6 +133,7 @@ def understand(question: Question) -> Understood:
         trainer=trainer,
         memory_limit=_memory_limit(question.memory_limit, cluster),
         copy_kv=pins.copy_kv,
+        uneven_chunks=pins.fixed("vpp") is not None,
     )
     if wrong := impossible(task, operators):
         raise PlannerError(*wrong)

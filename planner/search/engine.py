@@ -119,7 +119,8 @@ def search(
         The outcome; its ``bound`` is proven also where the search was stopped.
     """
     deadline = time.monotonic() + time_limit
-    task = replace(task, copy_kv=task.copy_kv or pins.copy_kv)
+    uneven = pins.fixed("vpp") is not None
+    task = replace(task, copy_kv=task.copy_kv or pins.copy_kv, uneven_chunks=uneven)
     whole = space is None
     space = space or build_space(task, pins)
     found = _search(task, space, top, deadline, progress)

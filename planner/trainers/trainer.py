@@ -156,7 +156,7 @@ class Trainer:
     vocab_multiple: int
     """The vocabulary is padded to a multiple of this times tp; 1 where it is not padded, or only to tp."""
     uneven_stages: bool
-    """Stages without virtual chunks may hold unequal numbers of layers."""
+    """Stages and virtual chunks may hold unequal numbers of layers."""
     mixes_recompute: Literal["alike", "count", "stages"]
     """How layers may differ in what they recompute: not at all; as many layers of every chunk as a whole, or all of a
     shorter one; any numbers, stage by stage."""
@@ -225,6 +225,8 @@ class Task:
     """Bytes a chip that a plan may use."""
     copy_kv: bool = False
     """Key/value heads may be copied where tp exceeds them."""
+    uneven_chunks: bool = False
+    """Virtual chunks may hold unequal numbers of layers where the trainer can say so: somebody asks for so many."""
     all_chips: bool = True
     """A plan must use every chip of the cluster; otherwise it may leave some idle."""
     operators: tuple[Mapping[str, Chosen], ...] = ({},)

@@ -56,6 +56,8 @@ def _chunks(task: Task, candidates: Candidates) -> BoolArray:
     keeps: BoolArray = candidates.vpp == 1
     for places in cut_places(task):
         keeps = keeps | (places % chunks == 0)
+    if task.uneven_chunks and task.trainer.uneven_stages:
+        keeps = keeps | (chunks <= task.model.num_layers)
     return keeps
 
 
@@ -84,13 +86,13 @@ CHUNKS = Rule(
     name="virtual-chunks",
     family="layers",
     sentence="Virtual stages hold equal numbers of layers: these, with embedding and head where a trainer counts "
-    "them, divide by pp · vpp.",
+    "them, divide by pp · vpp. Only where vpp is asked for, and the trainer can, they may be unequal.",
     needs=frozenset({"pp", "vpp"}),
     keeps=_chunks,
     fault=_chunks_fault,
     source="Megatron-LM #468 (80 layers, pp 16, vpp 2 trained 64) and #326; --account-for-embedding-in-pipeline-split "
     "and --account-for-loss-in-pipeline-split count the ends as layers (Llama-3.1 405B: 126 layers on 16 × 8). "
-    "A layout string could hold any chunks; interleaving is planned with equal ones",
+    "A layout string, offsets or lists of modules hold any chunks; unasked, those that divide are enough to search",
 )
 
 

@@ -1,0 +1,170 @@
+"""The best cuts of a layout whose stages hold several chunks, or of one without a pipeline.
+
+Layers are recomputed in turn from all chunks of a stage, so that chunks stay as equal as they can be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from planner.cost.bounds import lower_bound
+from planner.cost.cut import NONE, Cut, cut_blocks, uniform
+from planner.cost.makespan import makespan
+from planner.cost.orders import Schedule
+from planner.cost.prices import block_seconds, cut_of, weight_seconds
+from planner.search.stages.levelled import floor, solve
+from planner.search.stages.options import fastest
+from planner.search.stages.runs import Runs
+from planner.units import Array, IntArray
+
+Key = tuple[tuple[int, ...], int]
+"""Kinds of the layers of a stage, in the order in which they are recomputed; how many of them as a whole, -1: any."""
+
+
+class Chunked(Runs):
+    """Several chunks a stage."""
+
+    def cuts(self, reached: float) -> Iterator[tuple[Cut, float]]:
+        """The best cut of every number of recomputed layers that is tried, with its gap.
+
+        Args:
+            reached: seconds; cuts whose busiest stage takes longer may be left out.
+        """
+        assert self.p.cut is not None
+        even = self.p.cut.layers
+        bound = self._bound()
+        least = np.minimum(even, 1)
+        for count in self.counts(int(even.max())):
+            pricing = Priced(self, count)
+            start = even
+            if self.vpp > 1 and self.p.task.trainer.uneven_stages:
+                found = solve(pricing, pricing.stage, even, least, bound)
+                if found is None:
+                    continue
+                start, seconds = found
+            elif np.isinf(pricing.loads(even[None])).any():
+                continue
+            else:
+                seconds = bound = 1.0
+            yield pricing.cut(start), max(0.0, 1.0 - bound / seconds)
+
+    def _bound(self) -> float:
+        """Seconds that no cut beats whatever its layers recompute.
+
+        Proof: :func:`planner.cost.bounds.lower_bound` holds for every division. Where layers are equal, stage i runs
+        all micro-batches of what it holds, after the first one has passed a chunk of every stage before, and the last
+        one's gradients go back through these under 1F1B's order; no such chunk is empty, but the first may be.
+        """
+        p, schedule = self.p, Schedule(int(self.p.rows.schedule[0]))
+        mode = int(p.rows.recompute[0]) if self.mixing == "alike" else NONE
+        light = replace(p, rows=replace(p.rows, recompute=np.array([mode])))
+        forward, backward = (part[0] for part in block_seconds(light))
+        assert p.cut is not None
+        blocks = cut_blocks(self.model, uniform(p.cut.layers, mode), self.pp, folded=False)
+        whole = blocks.sum(axis=(0, 1))
+        send = p.sends.boundaries(self.pp)[0]
+        m = int(p.micro_batches[0])
+        bound = lower_bound(
+            schedule, self.pp, m, self.vpp, whole @ forward, whole @ backward, send.min()
+        )
+        if len(self.model.blocks) > 1 or self.vpp == 1:
+            return float(bound)
+        most = min(self.model.num_layers, 2 * int(p.cut.layers.sum()) // self.pp + 2)
+        found, known = self.choices([(0,) * n for n in range(most + 1)])
+        chosen = fastest(found, known)
+        stage = np.arange(self.pp)[:, None]
+        seconds = known.forward + known.backward
+        loads = np.where(chosen >= 0, seconds[stage, np.maximum(chosen, 0)], np.inf)
+        both = schedule == Schedule.INTERLEAVED
+        layer, first = 1 + mode * len(self.model.blocks), 0
+        passed = np.full(self.pp, forward[layer] + both * backward[layer])
+        passed[0] = forward[first] + both * backward[first]
+        passed += (1 + both) * send
+        lead = np.cumsum(passed) - passed
+        return max(float(bound), floor(m * loads + lead[:, None], self.model.num_layers))
+
+
+class Priced:
+    """What cuts into chunks cost, with the fastest recompute that fits on every stage."""
+
+    def __init__(self, runs: Chunked, count: int | None) -> None:
+        self.runs, self.count = runs, count
+        self.folded = bool(runs.p.rows.folded[0])
+        self.stage = np.arange(runs.pp * runs.vpp) % runs.pp
+        if self.folded:
+            self.stage[runs.pp :] = self.stage[: runs.pp][::-1]
+        self.mine = [np.flatnonzero(self.stage == stage) for stage in range(runs.pp)]
+        self.known: dict[Key, tuple[Array, IntArray, IntArray]] = {}
+        self.micro_batches = int(runs.p.micro_batches[0])
+
+    @property
+    def lead(self) -> Array:
+        """Seconds in which a first micro-batch passes the stages before, and its gradient in the end; ``(stages,)``."""
+        forward, backward = (part[0] for part in block_seconds(self.runs.p))
+        passed = cut_of(self.runs.p)[:, 0] @ (forward + backward)
+        return np.asarray(np.cumsum(passed) - passed)
+
+    def loads(self, cuts: IntArray) -> Array:
+        """Seconds in which every stage is busy, infinite where it cannot hold its layers; ``(n, stages)``."""
+        keys = [self._keys(cut) for cut in cuts]
+        self._learn({key for row in keys for key in row})
+        seconds = [[self.known[key][0][stage] for stage, key in enumerate(row)] for row in keys]
+        return np.array(seconds).reshape(len(cuts), self.runs.pp) * self.micro_batches
+
+    def makespans(self, cuts: IntArray) -> Array:
+        """Seconds of the schedule of cuts that fit; ``(n,)``."""
+        runs = self.runs
+        blocks = np.stack(
+            [cut_blocks(runs.model, self.cut(cut), runs.pp, folded=self.folded) for cut in cuts]
+        )
+        seconds = (*block_seconds(runs.p), weight_seconds(runs.p))
+        forward, backward, weight = (blocks @ part[0] for part in seconds)
+        schedule, send = Schedule(int(runs.p.rows.schedule[0])), runs.p.sends.boundaries(runs.pp)[0]
+        return np.asarray(makespan(schedule, self.micro_batches, forward, backward, send, weight))
+
+    def cut(self, layers: IntArray) -> Cut:
+        """A cut that fits, with what its layers recompute."""
+        again = np.zeros((2, len(layers)), dtype=np.int64)
+        keys = self._keys(layers)
+        self._learn(set(keys))
+        for stage, key in enumerate(keys):
+            _, full, part = (values[stage] for values in self.known[key])
+            chunks = [chunk for chunk, _ in self._turns(layers, stage)]
+            np.add.at(again[0], chunks[:full], 1)
+            np.add.at(again[1], chunks[full : full + part], 1)
+        return Cut(layers, again[0], again[1])
+
+    def _turns(self, layers: IntArray, stage: int) -> list[tuple[int, int]]:
+        """Chunk and place in it of a stage's layers: the first of every chunk, then the second."""
+        sizes = [(int(chunk), int(layers[chunk])) for chunk in self.mine[stage]]
+        most = max(size for _, size in sizes)
+        return [(chunk, turn) for turn in range(most) for chunk, size in sizes if turn < size]
+
+    def _keys(self, layers: IntArray) -> list[Key]:
+        kinds = self.runs.model.layers
+        first = (np.cumsum(layers) - layers).tolist()
+        found = []
+        for stage, mine in enumerate(self.mine):
+            turns = self._turns(layers, stage)
+            full = -1 if self.count is None else int(np.minimum(layers[mine], self.count).sum())
+            found.append((tuple(kinds[first[chunk] + turn] for chunk, turn in turns), full))
+        return found
+
+    def _learn(self, keys: set[Key]) -> None:
+        """Seconds and recompute of stages that were not met before."""
+        new = sorted(keys - self.known.keys())
+        if not new:
+            return
+        found, known = self.runs.choices([run for run, _ in new])
+        full = None if self.count is None else np.array([count for _, count in new])
+        chosen = fastest(found, known, full)
+        place = np.maximum(chosen, 0)
+        stage = np.arange(self.runs.pp)[:, None]
+        seconds = (known.forward + known.backward)[stage, place]
+        seconds = np.where(chosen >= 0, seconds, np.inf)
+        for number, key in enumerate(new):
+            which = place[:, number]
+            self.known[key] = seconds[:, number], found.full[which], found.selective[which]

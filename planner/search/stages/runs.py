@@ -1,0 +1,36 @@
+"""Runs of layers that the stages of a layout may hold, each with every way to recompute them, priced on every stage."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from planner.candidates import RECOMPUTE
+from planner.cost.activations import held_at_once
+from planner.cost.prices import Prices, cut_of
+from planner.search.stages.options import Choices, Mixing, Priced, choices, priced
+
+
+class Runs:
+    """Choices of recompute for the runs of layers that stages may hold."""
+
+    def __init__(self, p: Prices, mixing: Mixing, limit: float) -> None:
+        self.p, self.mixing, self.limit = p, mixing, limit
+        self.pp, self.vpp = int(p.rows.pp[0]), int(p.rows.vpp[0])
+        self.model = p.task.model
+        blocks = cut_of(p).sum(axis=1)[None]
+        self.flying = held_at_once(p, blocks, np.arange(self.pp)[None])[0]
+
+    def choices(self, runs: list[tuple[int, ...]]) -> tuple[Choices, Priced]:
+        """Every allowed choice for these runs, on every stage."""
+        alike = self.mixing == "alike"
+        modes = [RECOMPUTE.index(mode) for mode in self.p.task.trainer.recompute]
+        allowed = [int(self.p.rows.recompute[0])] if alike else modes
+        ends = 2 if self.model.mtp else 1
+        found = choices(runs, len(self.model.blocks), ends, allowed)
+        return found, priced(self.p, found, self.flying, self.limit)
+
+    def counts(self, most: int) -> list[int | None]:
+        """Numbers of recomputed layers that are tried, the same for every chunk; None where stages are free."""
+        if self.mixing == "count" and "full" in self.p.task.trainer.recompute:
+            return list(range(most + 1))
+        return [None]

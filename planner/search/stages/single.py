@@ -1,0 +1,94 @@
+"""The best cuts of a layout whose stages hold one chunk each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from planner.cost.cut import Cut
+from planner.cost.orders import Schedule
+from planner.cost.partition import even_cut
+from planner.cost.prices import block_seconds
+from planner.search.stages.options import Choices, Priced, fastest
+from planner.search.stages.runs import Runs
+from planner.search.stages.solver import Stages, StageTable, solve
+from planner.units import Array, IntArray
+
+SLACK = 2
+"""Layers by which a stage may differ from its share beyond what embedding, head and recompute explain."""
+AGAIN = 0.3
+"""Share of its layers that a stage may give away because it recomputes and others do not: a forward pass of three."""
+
+
+class Single(Runs):
+    """One chunk a stage: dynamic programming over the layers."""
+
+    def cuts(self, reached: float) -> Iterator[tuple[Cut, float]]:
+        """The best cut of every number of recomputed layers that is tried, with its gap.
+
+        Args:
+            reached: seconds; cuts whose makespan is longer may be left out.
+        """
+        sizes = self._sizes()
+        layers = self.model.layers
+        spans = [(low, size) for size in sizes.tolist() for low in range(len(layers) + 1 - size)]
+        numbers: dict[tuple[int, ...], int] = {}
+        run = [numbers.setdefault(layers[low : low + size], len(numbers)) for low, size in spans]
+        runs = np.full((len(layers) + 1, len(sizes)), -1)
+        for (low, size), number in zip(spans, run, strict=True):
+            runs[low, np.searchsorted(sizes, size)] = number
+        found, known = self.choices(list(numbers))
+        lengths = np.array([len(each) for each in numbers])
+        start = even_cut(len(layers), self.pp, 1)
+        for count in self.counts(int(sizes.max())):
+            full = None if count is None else np.minimum(count, lengths)
+            chosen = fastest(found, known, full)
+            stages = solve(self._table(sizes, runs, chosen, known), start, reached)
+            if stages is not None:
+                reached = min(reached, stages.makespan)
+                yield self._cut(stages, sizes, runs, chosen, found), _gap(stages)
+
+    def _sizes(self) -> IntArray:
+        """Numbers of layers that a stage may hold."""
+        forward, backward = block_seconds(self.p)
+        seconds = (forward + backward)[0]
+        ends = seconds[[0, -1]].sum() / seconds[1 : 1 + len(self.model.blocks)].min()
+        share = self.model.num_layers / self.pp
+        give = 0.0 if self.mixing == "alike" else AGAIN * share
+        low = int(np.floor(share - give - ends)) - SLACK
+        high = int(np.ceil(share + (ends + give * self.pp / 2) / max(self.pp - 1, 1))) + SLACK
+        return np.arange(max(0, low), min(self.model.num_layers, high) + 1)
+
+    def _table(
+        self, sizes: IntArray, runs: IntArray, chosen: IntArray, known: Priced
+    ) -> StageTable:
+        stage = np.arange(self.pp)[:, None, None]
+        choice = np.where(runs >= 0, chosen[:, np.maximum(runs, 0)], -1)
+        empty = (sizes == 0) & (stage > 0) & (stage < self.pp - 1)
+        choice = np.where(empty, -1, choice)
+
+        def seconds(part: Array) -> Array:
+            return np.where(choice >= 0, part[stage, np.maximum(choice, 0)], np.inf)
+
+        return StageTable(
+            schedule=Schedule(int(self.p.rows.schedule[0])),
+            micro_batches=int(self.p.micro_batches[0]),
+            sizes=sizes,
+            forward=seconds(known.forward),
+            backward=seconds(known.backward),
+            weight=seconds(known.weight),
+            send=self.p.sends.boundaries(self.pp)[0],
+        )
+
+    def _cut(
+        self, stages: Stages, sizes: IntArray, runs: IntArray, chosen: IntArray, found: Choices
+    ) -> Cut:
+        low = np.cumsum(stages.layers) - stages.layers
+        run = runs[low, np.searchsorted(sizes, stages.layers)]
+        choice = chosen[np.arange(self.pp), run]
+        return Cut(stages.layers, found.full[choice], found.selective[choice])
+
+
+def _gap(stages: Stages) -> float:
+    return max(0.0, 1.0 - stages.bound / stages.makespan)
