@@ -84,7 +84,7 @@ def floor(values: Array, num_layers: int) -> float:
             number stands for all larger ones.
         num_layers: equal ones.
 
-    >>> floor(np.array([[0.0, 1.0, 2.0], [0.0, 3.0, 6.0]]), 3)
+    >>> floor(np.array([[0.0, 1.0, 2.0, 3.0], [0.0, 3.0, 6.0, 9.0]]), 3)
     3.0
     """
     times = np.unique(values[np.isfinite(values)])
