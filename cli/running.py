@@ -11,7 +11,9 @@ from planner.errors import PlannerError
 from planner.export.dtensor import settings
 from planner.export.view import View
 from planner.plan.read import read_plan
-from planner.runtime.shrink import MOST_RANKS, Small, shrink
+from planner.runtime.predicted import Issued, predicted
+from planner.runtime.program import Program, program
+from planner.runtime.shrink import MOST_RANKS, shrink
 
 
 def run_plan(path: Path, screen: Screen) -> int:
@@ -21,7 +23,7 @@ def run_plan(path: Path, screen: Screen) -> int:
         PlannerError: no plan in the file, parts that are not run yet, or torch is not installed (W06).
     """
     plan = read_plan(path)
-    small = shrink(settings(View(plan)))
+    small = shrink(program(settings(View(plan))))
     if find_spec("torch") is None:
         raise PlannerError.of(
             "W06", "torch is not installed.", "Install it: pip install 'shardwright[torch]'"
@@ -40,25 +42,38 @@ def run_plan(path: Path, screen: Screen) -> int:
         f"  gradients differ by {found.worst:.1e} of their largest entry at most ({found.worst_name or 'none'})",
         f"  {_words(small)}: {found.ranks} processes, {found.seconds:.1f} s",
     ]
-    if found.counts and small.tp > 1 and small.dp == 1 and not small.recompute:
-        same = found.counts == small.collectives
-        counts = ", ".join(f"{key} {count}" for key, count in sorted(found.counts.items()))
-        lines.append(
-            f"  collectives {'as predicted' if same else 'other than predicted'}: {counts}"
-        )
+    if small.ranks > 1:
+        lines.append(_collectives(predicted(small), found.issued))
     screen.write("\n".join(lines) + "\n")
     return exits.ANSWER if found.equal else exits.CHECK_FAILED
 
 
-def _words(small: Small) -> str:
+def _collectives(wanted: Issued, issued: Issued) -> str:
+    """Counts of what the plan has, and where the run differs."""
+    words = [f"{' '.join(key)} {count}" for key, (count, _) in sorted(wanted.items())]
+    other = [
+        f"{' '.join(key)} {issued.get(key, (0,))[0]} instead of {count}"
+        for key, (count, _) in sorted(wanted.items())
+        if issued.get(key, (0,))[0] != count
+    ]
+    verdict = f"other than predicted ({'; '.join(other)})" if other else "as predicted"
+    return f"  collectives {verdict}: {', '.join(words) or 'none'}"
+
+
+def _words(small: Program) -> str:
     """The small plan in a line."""
+    sizes = {"dp": small.axes["dp"], "cp": small.axes["cp"], "tp": small.axes["tp"], "pp": small.pp}
+    degrees = " × ".join(
+        f"{axis} {size}" for axis, size in sizes.items() if axis != "cp" or size > 1
+    )
+    experts = f", ep {small.axes['ep']}" if small.axes["ep"] > 1 else ""
     states = (
-        f", ZeRO-{small.level} over {small.shard} of {small.dp}"
-        if small.level and small.dp > 1
+        f", ZeRO-{small.level} over {small.shard} of {small.data}"
+        if small.level and small.data > 1
         else ""
     )
     stages = (
         f" ({small.schedule}, layers {'-'.join(map(str, small.visits))})" if small.pp > 1 else ""
     )
-    sequence = " with sequence parallelism" if small.sequence_parallel else ""
-    return f"dp {small.dp} × tp {small.tp}{sequence} × pp {small.pp}{stages}{states}"
+    sequence = ", sequence parallel" if small.sequence_parallel else ""
+    return f"{degrees}{stages}{experts}{sequence}{states}"

@@ -71,6 +71,8 @@ class Structure:
     """The strategy of every operator, in order."""
     layouts: Mapping[str, Layout]
     """The layout in which every tensor stands after it was produced (partial sums resolved)."""
+    arriving: Mapping[str, Layout]
+    """The layout in which every input comes from the layer before."""
     moves: tuple[Move, ...]
     weights: tuple[WeightPlacement, ...]
 
@@ -134,7 +136,8 @@ def structure(block_key: BlockKey, roles: Roles, chosen: Chosen = ()) -> Structu
         own[op.name] if op.name in own else strategy(op, roles) for op in block.operators
     )
     stream = stream_layout(roles)
-    produced = {name: _arriving(block, splits, name, stream) for name in block.inputs}
+    arriving = {name: _arriving(block, splits, name, stream) for name in block.inputs}
+    produced = dict(arriving)
     for op, split in zip(block.operators, splits, strict=True):
         for name in op.writes:
             produced[name] = written(block.tensors[name], op, split)
@@ -146,7 +149,7 @@ def structure(block_key: BlockKey, roles: Roles, chosen: Chosen = ()) -> Structu
             uses.append(leaving(block, name, have, stream))
         layouts[name] = _settled(have, uses)
         moves += tensor_moves(block, name, have, uses)
-    return Structure(block, splits, layouts, tuple(moves), _weights(block, splits))
+    return Structure(block, splits, layouts, arriving, tuple(moves), _weights(block, splits))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

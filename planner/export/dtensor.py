@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from planner.export.files import File, json_text
 from planner.export.view import View, header
-from planner.plan.schema import BlockPlan
+from planner.plan.schema import BlockPlan, Collective
 from planner.units import Json
 
 RELEASE = "torch 2.13 (DTensor, FSDP2, pipelining)"
@@ -40,24 +40,23 @@ def _block(block: BlockPlan) -> dict[str, Json]:
     return {
         "layers": block.layers,
         "sizes": block.sizes,
+        "tensors": block.tensors,
+        "arrives": block.arrives,
         "operators": {
             op.name: {
+                "kind": op.kind,
                 "split": op.split,
                 "inputs": op.inputs,
                 "weights": op.weights,
                 "outputs": op.outputs,
                 "recomputed": op.recomputed,
-                "collectives": [
-                    {
-                        "kind": c.kind,
-                        "tensor": c.tensor,
-                        "axis": c.axis,
-                        "phase": c.phase,
-                        "bytes": c.bytes,
-                    }
-                    for c in op.collectives
-                ],
+                "collectives": [_collective(c) for c in op.collectives],
             }
             for op in block.operators
         },
+        "states": [_collective(c) for c in block.gradient_collectives],
     }
+
+
+def _collective(c: Collective) -> dict[str, Json]:
+    return {"kind": c.kind, "tensor": c.tensor, "axis": c.axis, "phase": c.phase, "bytes": c.bytes}

@@ -7,6 +7,8 @@ from planner.graph.builder import TOKENS, Builder
 from planner.graph.operator import DimName, Operator
 
 CORE = frozenset({"core"})
+TURNED: frozenset[DimName] = frozenset({"head_dim"})
+"""Rotary embedding turns one half of a head with the other, so that a rank needs whole heads."""
 HEADS: tuple[DimName, ...] = (*TOKENS, "heads", "head_dim")
 
 
@@ -30,10 +32,10 @@ def grouped_query(
     if attention.qk_norm != "none":
         q, kv = _qk_norms(b, q, kv, attention.qk_norm)
     step = "rotary" if attention.rotary else "layout"
-    q = b.memory(f"attn.{step}_q", (q,), "q_placed", HEADS, tags=frozenset({step}))
-    kv = b.memory(
-        f"attn.{step}_kv", (kv,), "kv_placed", (*TOKENS, *into), tags=frozenset({f"{step}_pair"})
-    )
+    whole = TURNED if attention.rotary else frozenset()
+    q = b.memory(f"attn.{step}_q", (q,), "q_placed", HEADS, tags=frozenset({step}), whole=whole)
+    tags = frozenset({f"{step}_pair"})
+    kv = b.memory(f"attn.{step}_kv", (kv,), "kv_placed", (*TOKENS, *into), tags=tags, whole=whole)
     share = attended(b.sizes["seq"], attention.window)
     sinks = (b.tensor(f"{b.name}.attn.sinks", "heads", kind="weight"),) if attention.sinks else ()
     if fused:
@@ -102,8 +104,8 @@ def latent(
         )
     )
     kv = b.linear("attn.kv_up", normed, ("kv_latent",), ("heads", "nope_value"), "kv", tags=up)
-    q = b.memory("attn.rotary_q", (q,), "q_rotated", HEADS, tags=up)
-    k = b.memory("attn.build_k", (kv, k_rope), "k", HEADS, tags=up)
+    q = b.memory("attn.rotary_q", (q,), "q_rotated", HEADS, tags=up, whole=TURNED)
+    k = b.memory("attn.build_k", (kv, k_rope), "k", HEADS, tags=up, whole=TURNED)
     v = b.memory("attn.split_v", (kv,), "v", (*TOKENS, "heads", "value_dim"), tags=up)
     heads = attention.nope_dim + attention.rope_dim
     if not fused:

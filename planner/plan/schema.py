@@ -178,6 +178,10 @@ class BlockPlan(Part):
     """The same backwards, recompute included."""
     sizes: dict[str, float] = Field(default_factory=dict)
     """Whole size of every dim, of ``batch`` and ``capacity`` a sequence; empty in plans that older versions made."""
+    tensors: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    """The dims of every tensor, weights included, in order; empty in plans that older versions made."""
+    arrives: dict[str, dict[str, str]] = Field(default_factory=dict)
+    """How what the layer reads lies before its first operator; the next layer's says how this one leaves its result."""
     operators: tuple[OperatorPlan, ...]
     gradient_collectives: tuple[Collective, ...]
     """Once a step (or a micro-batch, for sharded weights): gradients and gathered weights."""

@@ -1,87 +1,150 @@
-"""A plan applied to a module: DTensor placements for products, sequence parallelism, FSDP2, checkpointing."""
+"""States sharded over the data ranks by FSDP2, layers computed again, and gradients summed where a plan leaves sums."""
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
 
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import Replicate, Shard
-from torch.distributed.tensor.parallel import (
-    ColwiseParallel,
-    PrepareModuleInput,
-    RowwiseParallel,
-    SequenceParallel,
-    parallelize_module,
-)
-from torch.distributed.tensor.placement_types import Placement
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import DTensor
 
-from planner.runtime.model import Decoder
-from planner.runtime.shrink import Small
-
-MODULES = {
-    "attn.q": ("attention.q",),
-    "attn.kv": ("attention.k", "attention.v"),
-    "attn.out": ("attention.out",),
-    "mlp.up": ("mlp.gate", "mlp.up"),
-    "mlp.down": ("mlp.down",),
-}
-"""Operators of a layer to its modules."""
+from planner.runtime.grid import Grid, grid, ranks_of
+from planner.runtime.model import Decoder, Weights, key
+from planner.runtime.program import DENSE, EXPERT, Program
 
 
-def apply(model: Decoder, plan: Small, mesh: DeviceMesh) -> Decoder:
-    """The module as the plan runs it on one rank of a mesh with the axes pp, replicate, shard and tp."""
-    if plan.tp > 1:
-        _split(model, plan, mesh["tp"])
+@dataclass(frozen=True, slots=True, eq=False)
+class Ranks:
+    """The meshes of a plan."""
+
+    grid: Grid
+    data: DeviceMesh | None
+    """Ranks that hold the same weights: ``replicas`` outside, ``data`` inside, over which states are sharded."""
+    edp: DeviceMesh | None
+    """Ranks that hold the same experts."""
+
+    def names(self) -> dict[str, str]:
+        """Axes by the names of their groups."""
+        found = self.grid.names()
+        for mesh in (self.data, self.edp):
+            if mesh is not None:
+                names = mesh.mesh_dim_names or ()
+                found |= {mesh.get_group(axis).group_name: axis for axis in names}
+        return found
+
+
+def ranks(plan: Program) -> Ranks:
+    """The meshes of a plan, made by all ranks together."""
+    order = [axis for axis in plan.axes if axis not in EXPERT]
+    if not set(DENSE) <= set(order):
+        return Ranks(grid((order, ranks_of(plan.axes, order, order)), joint=True), None, None)
+    fixed = ("pp", *DENSE)
+    by_stage = ranks_of(plan.axes, order, fixed)
+    experts = by_stage.reshape(plan.pp, *(plan.axes[axis] for axis in EXPERT))
+    shard = plan.shard if plan.level else plan.data
+    data = by_stage.permute(0, 3, 1, 2).reshape(-1, plan.data // shard, shard)
+    edp = experts.permute(0, 2, 3, 1).reshape(-1, plan.axes["edp"])
+    apart = plan.expert_parallel
+    return Ranks(
+        grid((fixed, by_stage), *[(("stage", *EXPERT), experts)] * apart),
+        _mesh(data, ("rest", "replicas", "data"))["replicas", "data"] if plan.data > 1 else None,
+        _mesh(edp, ("rest", "edp"))["edp"] if apart and plan.axes["edp"] > 1 else None,
+    )
+
+
+def _mesh(ranks: Tensor, names: tuple[str, ...] | list[str]) -> DeviceMesh:
+    return DeviceMesh("cpu", ranks, mesh_dim_names=tuple(names))
+
+
+def apply(model: Decoder, ranks: Ranks) -> Decoder:
+    """The model as the plan runs it: recompute and state sharding."""
+    plan = model.plan
     if plan.recompute:
         for name, layer in list(model.layers.items()):
             model.layers[name] = checkpoint_wrapper(layer)
-    if plan.level > 0 and plan.shard > 1:
-        _shard(model, plan, mesh)
+    if plan.level > 0 and (ranks.data is not None or ranks.edp is not None):
+        _shard(model, ranks)
     return model
 
 
-def _split(model: Decoder, plan: Small, mesh: DeviceMesh) -> None:
-    """Products split by columns or rows; one gather at the entry of attention and MLP, not one a product."""
-    stream = Shard(1) if plan.sequence_parallel else Replicate()
-    for layer in model.layers.values():
-        parallelize_module(layer, mesh, _layer_plan(plan, stream, gated=layer.mlp.gate is not None))
-    ends: dict[str, Any] = {}
-    if model.embedding is not None and plan.cuts["lookup"] == "column":
-        ends["embedding"] = RowwiseParallel(input_layouts=Replicate(), output_layouts=stream)
-    if model.norm is not None and plan.sequence_parallel:
-        ends["norm"] = SequenceParallel()
-    if model.head is not None and plan.cuts["project"] == "column":
-        ends["head"] = ColwiseParallel(input_layouts=stream, output_layouts=Replicate())
-    if ends:
-        parallelize_module(model, mesh, ends)
-
-
-def _layer_plan(plan: Small, stream: Placement, *, gated: bool) -> dict[str, Any]:
-    styles: dict[str, Any] = {}
-    for operator, modules in MODULES.items():
-        for module in modules if gated else modules[-2:][-1:] if operator == "mlp.up" else modules:
-            if plan.cuts[operator] == "column":
-                styles[module] = ColwiseParallel()
-            elif plan.cuts[operator] == "row":
-                styles[module] = RowwiseParallel(output_layouts=stream)
-    if plan.sequence_parallel:
-        styles |= {"norm1": SequenceParallel(), "norm2": SequenceParallel()}
-    for entry in ("attention", "mlp"):
-        styles[entry] = PrepareModuleInput(
-            input_layouts=(stream,), desired_input_layouts=(Replicate(),)
-        )
-    return styles
-
-
-def _shard(model: Decoder, plan: Small, mesh: DeviceMesh) -> None:
+def _shard(model: Decoder, ranks: Ranks) -> None:
     """States over the data ranks; weights are kept gathered between passes below ZeRO-3."""
-    data = mesh["replicate", "shard"] if plan.replicate > 1 else mesh["shard"]
-    again = plan.level == 3 and plan.pp == 1
-    for layer in model.layers.values():
-        fully_shard(layer, mesh=data, reshard_after_forward=again)
-    fully_shard(model, mesh=data, reshard_after_forward=again)
+    again = model.plan.gathers_each
+    data = ranks.data
+    if data is not None and data["replicas"].size() == 1:
+        data = data["data"]
+    apart: set[nn.Parameter] = set()
+    for part in _together(model):
+        experts = [m for m in part[0].modules() if isinstance(m, Weights) and _is_expert(m)]
+        if experts and ranks.edp is not None:
+            fully_shard(experts, mesh=ranks.edp, reshard_after_forward=again)
+        else:
+            apart |= {p for m in experts for p in m.parameters()}
+        if data is not None:
+            fully_shard(part, mesh=data, reshard_after_forward=again, ignored_params=apart)
+    fully_shard(model, mesh=data or ranks.edp, reshard_after_forward=again, ignored_params=apart)
     for module in model.modules():
-        if hasattr(module, "set_force_sum_reduction_for_comms"):
+        if isinstance(module, FSDPModule):
             module.set_force_sum_reduction_for_comms(True)  # gloo has no reduction that scales
+            module.set_gradient_divide_factor(1.0)
+
+
+def _together(model: Decoder) -> list[list[nn.Module]]:
+    """Parts by whose states are gathered at once: each by itself, but tied tables together."""
+    if not model.plan.tied or model.embedding is None or model.head is None:
+        return [[part] for part in model.parts()]
+    return [[model.embedding, model.head], *([layer] for layer in model.layers.values())]
+
+
+def _is_expert(module: Weights) -> bool:
+    return bool(module.call.op.weights) and any(
+        "ep" in placements for placements in module.call.op.weights.values()
+    )
+
+
+def finish(model: Decoder, ranks: Ranks) -> None:
+    """Sums the gradients that are still sums over some ranks: all of a layer's over the same ranks at once."""
+    done = {"dp", "cp", "data", "edp"} if isinstance(model, FSDPModule) else {"dp", "cp"}
+    for part in model.parts():
+        together: dict[tuple[str, ...], list[Tensor]] = {}
+        for module, name, parameter in weights(part):
+            axes = set(module.partial(name))
+            if axes & {"dp", "cp"}:
+                axes.add("data")
+            left = sorted(axes - done)
+            if ranks.grid.joint and left:
+                _sum([gradient(parameter)], tuple(left), ranks)
+                continue
+            for axis in left:
+                together.setdefault((axis,), []).append(gradient(parameter))
+        for some, grads in sorted(together.items()):
+            _sum(grads, some, ranks)
+
+
+def gradient(parameter: nn.Parameter) -> Tensor:
+    """What a rank holds of a gradient."""
+    assert parameter.grad is not None
+    return parameter.grad.to_local() if isinstance(parameter.grad, DTensor) else parameter.grad
+
+
+def _sum(grads: list[Tensor], axes: tuple[str, ...], ranks: Ranks) -> None:
+    flat = torch.cat([grad.flatten() for grad in grads])
+    data = ranks.data.get_group("data") if axes == ("data",) and ranks.data is not None else None
+    dist.all_reduce(flat, group=data or ranks.grid.groups[axes])
+    for grad, found in zip(grads, flat.split([grad.numel() for grad in grads]), strict=True):
+        grad.copy_(found.view_as(grad))
+
+
+def weights(part: nn.Module) -> list[tuple[Weights, str, nn.Parameter]]:
+    """All weights of a part, each once, with the module that holds it and its name in the plan."""
+    return [
+        (module, name, getattr(module, key(name)))
+        for module in part.modules()
+        if isinstance(module, Weights)
+        for name in module.call.op.weights
+        if not (module.turned and name == next(iter(module.call.op.weights)))
+    ]

@@ -10,13 +10,12 @@ import socket
 import time
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.queues import Queue
 
-from planner.runtime.shrink import Small
+from planner.runtime.predicted import Issued
+from planner.runtime.program import Program
 
-SEQUENCES, TURNS = 8, 4
-"""Sequences of a step, and micro-batches of a pipeline."""
 PATIENCE = 240.0
 """Seconds to wait for one plan."""
 
@@ -32,8 +31,8 @@ class Ran:
     worst: float
     """Largest difference of a gradient from that of one process, as a share of its largest entry."""
     worst_name: str
-    counts: dict[str, int]
-    """Collectives of tensor parallelism that one rank issued in a step, by phase and kind; empty with a pipeline."""
+    issued: Issued
+    """Collectives that the first rank issued in the step."""
     seconds: float
     fault: str = ""
     """What went wrong instead, if anything."""
@@ -48,7 +47,7 @@ class Ran:
         )
 
 
-def run(plans: Sequence[Small]) -> list[Ran]:
+def run(plans: Sequence[Program]) -> list[Ran]:
     """Runs plans one after another, those of equal size in the same processes.
 
     Torch is loaded once, before the processes fork.
@@ -63,7 +62,8 @@ def run(plans: Sequence[Small]) -> list[Ran]:
     return [found[index] for index in range(len(plans))]
 
 
-def _pool(ranks: int, plans: list[Small]) -> list[Ran]:
+def _pool(ranks: int, plans: list[Program]) -> list[Ran]:
+    """Runs plans in new processes. Where one fails the others may wait for it for ever: the rest starts anew."""
     context = multiprocessing.get_context("fork")
     answers: Queue[Ran] = context.Queue()
     port = _free_port()
@@ -73,34 +73,34 @@ def _pool(ranks: int, plans: list[Small]) -> list[Ran]:
     ]
     for process in processes:
         process.start()
-    found = []
-    for plan in plans:
+    found: list[Ran] = []
+    while len(found) < len(plans) and not (found and found[-1].fault):
         try:
             found.append(answers.get(timeout=PATIENCE))
         except queue.Empty:
-            found.append(_failed(plan, f"no answer within {PATIENCE:.0f} s"))
-            break
+            found.append(_failed(plans[len(found)], f"no answer within {PATIENCE:.0f} s"))
     for process in processes:
-        process.join(timeout=5)
-        if process.is_alive():
+        if found[-1].fault:
             process.terminate()
-    return found + [_failed(plan, "not run: an earlier plan hung") for plan in plans[len(found) :]]
+        process.join()
+    rest = plans[len(found) :]
+    return found + (_pool(ranks, rest) if rest else [])
 
 
-def _failed(plan: Small, why: str) -> Ran:
+def _failed(plan: Program, why: str) -> Ran:
     return Ran(
         ranks=plan.ranks,
         loss=0.0,
         expected=0.0,
         worst=0.0,
         worst_name="",
-        counts={},
+        issued={},
         seconds=0.0,
         fault=why,
     )
 
 
-def _work(rank: int, ranks: int, port: int, plans: list[Small], answers: Queue[Ran]) -> None:
+def _work(rank: int, ranks: int, port: int, plans: list[Program], answers: Queue[Ran]) -> None:
     """One process: joins the group, runs every plan, and the first process reports."""
     import torch.distributed as dist
 
@@ -117,12 +117,12 @@ def _work(rank: int, ranks: int, port: int, plans: list[Small], answers: Queue[R
     for plan in plans:
         started = time.monotonic()
         try:
-            ran = compared(plan, rank)
+            ran = compared(plan)
         except Exception as error:  # told to the parent, which fails the check
-            ran = _failed(plan, f"{type(error).__name__}: {str(error)[:300]}")
+            answers.put(_failed(plan, f"{type(error).__name__}: {str(error)[:300]}"))
+            break
         if rank == 0:
-            fields = {name: getattr(ran, name) for name in Ran.__slots__}
-            answers.put(Ran(**fields | {"seconds": time.monotonic() - started}))
+            answers.put(replace(ran, seconds=time.monotonic() - started))
     dist.destroy_process_group()
 
 

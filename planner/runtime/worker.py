@@ -6,131 +6,140 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch import Tensor
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining.schedules import get_schedule_class
 from torch.distributed.tensor import DTensor
-from torch.distributed.tensor.debug import CommDebugMode
 
-from planner.runtime.apply import apply
-from planner.runtime.model import Decoder, batch, chunk, loss, whole
-from planner.runtime.run import SEQUENCES, TURNS, Ran
-from planner.runtime.shrink import Small
+from planner.runtime.apply import Ranks, apply, finish, ranks, weights
+from planner.runtime.grid import alone, gathered, local
+from planner.runtime.lies import lies
+from planner.runtime.model import Decoder, batch
+from planner.runtime.program import Program
+from planner.runtime.record import Record
+from planner.runtime.run import Ran
 
 SCHEDULES = {
     "gpipe": "GPipe", "1f1b": "1F1B", "interleaved": "Interleaved1F1B", "zb-h1": "InterleavedZeroBubble",
     "zbv": "ZBVZeroBubble", "dualpipev": "DualPipeV",
 }  # fmt: skip
-KINDS = {
-    "all_gather_into_tensor": "all-gather", "reduce_scatter_tensor": "reduce-scatter", "all_reduce": "all-reduce",
-}  # fmt: skip
 
 
-def compared(plan: Small, rank: int) -> Ran:
+def compared(plan: Program) -> Ran:
     """One step of a plan beside one step of the whole model."""
     torch.set_num_threads(1)
-    names = ("pp", "replicate", "shard", "tp")
-    mesh = init_device_mesh(
-        "cpu", (plan.pp, plan.replicate, plan.shard, plan.tp), mesh_dim_names=names
-    )
-    reference = whole(plan)
-    tokens, target = batch(SEQUENCES * (2 if plan.pp > 1 else 1))
-    expected = loss(reference(tokens), target)
-    expected.backward()
-    place = mesh["replicate"].get_local_rank() * plan.shard + mesh["shard"].get_local_rank()
-    mine = (tokens.chunk(plan.dp)[place], target.chunk(plan.dp)[place])
-    counts: dict[str, int] = {}
-    if plan.pp == 1:
-        parts = [apply(whole(plan), plan, mesh)]
-        found, counts = _step(parts[0], *mine)
-    else:
-        parts, found = _pipeline(plan, mesh, *mine)
-    if plan.level == 0 and plan.dp > 1:
-        _reduce(parts, mesh)
-    worst, name = _worst(parts, reference)
-    held = torch.tensor([worst, float(found)])
+    reference, expected = _alone(plan)
+    place = ranks(plan)
+    mine = _mine(plan, place, *batch(plan))
+    with Record(place.names()) as record:
+        if plan.pp == 1:
+            parts = [apply(Decoder(plan, place.grid), place)]
+            found = _step(parts[0], *mine)
+        else:
+            parts, found = _pipeline(plan, place, *mine)
+        record.late = True
+        for part in parts:
+            finish(part, place)
+    worst, name = _worst(parts, reference, place)
+    held = torch.tensor([worst, found])
     dist.all_reduce(held[:1], op=dist.ReduceOp.MAX)
     dist.all_reduce(held[1:])
-    last = plan.dp * plan.tp * (plan.pp if plan.pp == 1 else 1)
     return Ran(
-        ranks=plan.ranks, loss=held[1].item() / last, expected=expected.item(), worst=held[0].item(),
-        worst_name=name, counts=counts, seconds=0.0,
+        ranks=plan.ranks, loss=held[1].item() / _copies(plan), expected=expected,
+        worst=held[0].item(), worst_name=name, issued=record.issued, seconds=0.0,
     )  # fmt: skip
 
 
-def _step(
-    model: Decoder, tokens: torch.Tensor, target: torch.Tensor
-) -> tuple[float, dict[str, int]]:
-    """One pass forwards and backwards, with the collectives that it issues."""
-    forward, both = CommDebugMode(), CommDebugMode()
-    with both:
-        with forward:
-            found = loss(model(tokens), target)
-        found.backward()
-    first, total = _kinds(forward), _kinds(both)
-    counts = {f"forward {kind}": count for kind, count in first.items()}
-    counts |= {f"backward {kind}": total[kind] - first.get(kind, 0) for kind in total}
-    return found.item(), {key: count for key, count in counts.items() if count}
+def _alone(plan: Program) -> tuple[Decoder, float]:
+    """The whole model on one rank, after one step."""
+    model = Decoder(plan, alone(tuple(plan.axes)))
+    total = 0.0
+    for tokens, target in zip(*batch(plan), strict=True):
+        loss = model.loss(model(tokens), target) / plan.micro_batches
+        loss.backward()
+        total += loss.item()
+    return model, total
 
 
-def _kinds(mode: CommDebugMode) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for operator, count in mode.get_comm_counts().items():
-        kind = next((kind for word, kind in KINDS.items() if word in str(operator)), str(operator))
-        found[kind] = found.get(kind, 0) + int(count)
-    return found
+def _copies(plan: Program) -> float:
+    """How many ranks add the same part of the loss: those of axes that do not cut its tokens."""
+    lie = lies(plan.head.tensors["loss"], next(iter(plan.head.ops[-1].writes.values())), plan.axes)
+    cut = {axis for axes in lie.cuts for axis in axes} | {"pp"}
+    whole = [n for axis, n in plan.axes.items() if axis not in cut | {"edp", "ep", "etp"}]
+    return float(torch.tensor([1, *whole]).prod())
+
+
+def _mine(plan: Program, place: Ranks, tokens: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """A rank's tokens, and what follows those whose loss it computes. Shapes: (micro-batches, sequences, tokens)."""
+    read = plan.head.ops[-1]
+    sides = (
+        (tokens, plan.embedding.arrives[plan.embedding.input]),
+        (target, {a: p for a, p in next(iter(read.reads.values())).items() if "vocab" not in p}),
+    )
+    first, second = (
+        torch.stack(
+            [local(one, lies(("batch", "seq"), placed, plan.axes), place.grid) for one in x]
+        )
+        for x, placed in sides
+    )
+    return first, second
+
+
+def _step(model: Decoder, tokens: Tensor, target: Tensor) -> float:
+    """All micro-batches forwards and backwards."""
+    total = 0.0
+    for number, mine in enumerate(zip(tokens, target, strict=True), 1):
+        if isinstance(model, FSDPModule) and model.plan.level < 3:
+            model.set_requires_gradient_sync(number == len(tokens))
+            model.set_reshard_after_backward(number == len(tokens))
+        loss = model.loss(model(mine[0]), mine[1]) / len(tokens)
+        loss.backward()
+        total += loss.item()
+    return total
 
 
 def _pipeline(
-    plan: Small, mesh: DeviceMesh, tokens: torch.Tensor, target: torch.Tensor
+    plan: Program, place: Ranks, tokens: Tensor, target: Tensor
 ) -> tuple[list[Decoder], float]:
     """The rank's chunks, run by torch's own schedule."""
-    stage, group = mesh["pp"].get_local_rank(), mesh["pp"].get_group()
-    total = len(plan.visits)
-    turns = range(total // plan.pp)
-    folded = plan.schedule in ("zbv", "dualpipev")
-    places = [
-        (turn + 1) * plan.pp - 1 - stage if folded and turn % 2 else turn * plan.pp + stage
-        for turn in turns
-    ]
-    parts = [apply(chunk(plan, place), plan, mesh) for place in places]
+    stage, total = place.grid.place["pp"], len(plan.visits)
+    places = plan.chunks_of(stage)
+    parts = [apply(Decoder(plan, place.grid, chunk), place) for chunk in places]
     stages = [
-        PipelineStage(part, place, total, torch.device("cpu"), group=group)
-        for part, place in zip(parts, places, strict=True)
-    ]
+        PipelineStage(part, chunk, total, torch.device("cpu"), group=place.grid.groups["pp",],
+                      input_args=part.example(), output_args=part.example(after=True))
+        for part, chunk in zip(parts, places, strict=True)
+    ]  # fmt: skip
     kind = get_schedule_class(SCHEDULES[plan.schedule])
     several = len(stages) > 1 or plan.schedule == "zb-h1"
-    count = 2 * plan.pp if plan.pp > 2 or folded else TURNS
-    schedule = kind(stages if several else stages[0], count, loss_fn=loss)
-    losses: list[torch.Tensor] = []
-    given: tuple[Any, ...] = (tokens,) if 0 in places else ()
-    wanted = {"target": target, "losses": losses} if total - 1 in places else {}
+    last = parts[places.index(total - 1)] if total - 1 in places else parts[0]
+    schedule = kind(stages if several else stages[0], len(tokens), loss_fn=last.loss)
+    losses: list[Tensor] = []
+    given: tuple[Any, ...] = (tokens.flatten(0, 1),) if 0 in places else ()
+    wanted = {"target": target.flatten(0, 1), "losses": losses} if total - 1 in places else {}
     schedule.step(*given, **wanted)
     return parts, torch.stack(losses).mean().item() if losses else 0.0
 
 
-def _reduce(parts: list[Decoder], mesh: DeviceMesh) -> None:
-    """Replicated states: gradients are averaged over the data ranks."""
-    group = mesh["replicate"].get_group()
-    size = dist.get_world_size(group)
-    for parameter in (p for part in parts for p in part.parameters() if p.grad is not None):
-        assert parameter.grad is not None
-        grad = parameter.grad.to_local() if isinstance(parameter.grad, DTensor) else parameter.grad
-        dist.all_reduce(grad, group=group)
-        grad /= size
-
-
-def _worst(parts: list[Decoder], reference: Decoder) -> tuple[float, str]:
+def _worst(parts: list[Decoder], reference: Decoder, place: Ranks) -> tuple[float, str]:
     """The gradient that is furthest off, as a share of its largest entry."""
     wanted = {name: p.grad for name, p in reference.named_parameters()}
     worst, where = 0.0, ""
-    for name, parameter in (item for part in parts for item in part.named_parameters()):
-        grad = parameter.grad
-        assert grad is not None, name
-        whole_grad = grad.full_tensor() if isinstance(grad, DTensor) else grad
-        expected = wanted[name.replace("_checkpoint_wrapped_module.", "")]
-        assert expected is not None
-        off = ((whole_grad - expected).abs().max() / expected.abs().max()).item()
-        if off > worst:
-            worst, where = off, name
+    for part in parts:
+        names = {
+            id(p): name.replace("_checkpoint_wrapped_module.", "")
+            for name, p in part.named_parameters()
+        }
+        for module, weight, parameter in weights(part):
+            grad = parameter.grad
+            assert grad is not None, weight
+            name = names[id(parameter)]
+            own = grad.full_tensor() if isinstance(grad, DTensor) else grad
+            found = gathered(own, module.call.lies[weight], place.grid)
+            expected = wanted[name]
+            assert expected is not None
+            off = ((found - expected).abs().max() / expected.abs().max()).item()
+            if off > worst:
+                worst, where = off, name
     return worst, where

@@ -50,6 +50,8 @@ def block_plans(p: Prices) -> tuple[BlockPlan, ...]:
             forward=float(forward[0, column]),
             backward=float(backward[0, column]),
             sizes=dict(block.sizes),
+            tensors={name: tensor.dims for name, tensor in block.tensors.items()},
+            arrives=_shown(block_structure(s, block, sp=bool(s.rows.sp[0])).arriving),
             operators=tuple(_operators(s, block, shown)),
             gradient_collectives=tuple(_state_collectives(p, column)),
         )
@@ -170,6 +172,9 @@ def _state_collectives(p: Prices, column: int) -> Iterator[Collective]:
         common = {"tensor": name, "axis": axis, "exposed": 0.0}
         gathers = [("all-gather", "weight", weights)] * (2 if level == 3 else 1)
         parts = [("reduce-scatter", "gradient", grads), *gathers]
+        group = min(int(p.rows.shard_group[0]), count)
+        if group < count:
+            parts.insert(1, ("all-reduce", "gradient", grads / group))
         if level == 0:
             parts = [("all-reduce", "gradient", grads)]
         whole = sum(part[2] for part in parts)

@@ -224,7 +224,11 @@ class Stand:
 
 
 def stand(
-    s: Space, name: str, every: tuple[Strategies, ...], shared: dict[object, Conversions]
+    s: Space,
+    name: str,
+    every: tuple[Strategies, ...],
+    shared: dict[object, Conversions],
+    asked: Layout | None = None,
 ) -> Stand:
     """All ways in which a tensor can lie, and what its writer and readers want of it.
 
@@ -233,6 +237,7 @@ def stand(
         name: the tensor.
         every: strategies of every operator.
         shared: conversions already worked out; tensors of equal shape share them.
+        asked: a layout that is asked for; its dims may be cut although no operator cuts them.
     """
     tensor = s.plain.tensors[name]
     writer: tuple[int, list[Layout]] | None = None
@@ -244,7 +249,11 @@ def stand(
             if use.tensor == name:
                 wants, leaves = (_placed(rule, use, tensor, each) for rule in (required, gradient))
                 readers.append((number, wants, leaves))
-    met = [*(writer[1] if writer else ()), *(p for _, wants, _ in readers for p in wants)]
+    met = [
+        *(writer[1] if writer else ()),
+        *(p for _, wants, _ in readers for p in wants),
+        asked or {},
+    ]
     cut = {p.dim for layout in met for p in layout.values() if isinstance(p, Shard)}
     dims = tuple(dim for dim in tensor.dims if dim in cut)
     sizes, size = tuple(s.size(dim) for dim in dims), s.bytes_of(name)

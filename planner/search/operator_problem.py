@@ -128,7 +128,7 @@ def form_of(s: Space, wish: Wish) -> Form:
     every, shared = tuple(pinned), dict[object, Conversions]()
     read = {use.tensor for op in s.plain.operators for use in op.reads}
     names = [name for name in s.plain.tensors if name in read or name in s.plain.outputs]
-    stands = [stand(s, name, every, shared) for name in names]
+    stands = [stand(s, name, every, shared, wish.lies.get(name)) for name in names]
     costs = [seconds(s, op, each) for op, each in zip(s.block.operators, every, strict=True)]
     inner = [np.zeros(len(each.table)) for each in every]
     for number, one in enumerate(stands):

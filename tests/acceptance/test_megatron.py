@@ -39,7 +39,10 @@ def test_degrees_and_batches(name: str) -> None:
     assert (args.virtual_pipeline_model_parallel_size or 1) == d.vpp
     assert args.global_batch_size == d.dp * d.micro_batch * d.num_micro_batches
     assert args.sequence_parallel == (d.sequence_parallel and d.tp > 1)
-    assert args.use_distributed_optimizer == (d.sharding == "ZeRO-1" and d.dp * d.cp > 1)
+    alone = d.dp * d.cp == 1
+    assert args.use_distributed_optimizer == (
+        d.offload == "optimizer" if alone else d.sharding == "ZeRO-1"
+    ), "one data rank has nothing to share, but only this optimizer steps on the host"
     assert config.num_layers == plan(name).model.num_layers
     assert args.seq_length == recipe.seq
     granularity = {"none": None, "full": "full", "selective": "selective"}

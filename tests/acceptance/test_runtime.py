@@ -1,49 +1,123 @@
-"""Plans run on processes of one computer: the loss and every gradient are those of one process."""
+"""Plans run on processes of one computer: the loss and every gradient are those of one process, the collectives those
+that the plan predicts, in kind, number and bytes."""
 
 from __future__ import annotations
 
-import json
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
 
 import pytest
-from plans import stated
+from free_axes import Invented, invented
+from plans import plan, stated
 
-from planner.errors import PlannerError
-from planner.export.targets import export
+from planner.api import Question, price
+from planner.export.dtensor import settings
+from planner.export.view import View
+from planner.graph.architecture import Attention, Mlp
+from planner.plan.schema import Plan
+from planner.runtime.predicted import predicted
+from planner.runtime.program import Program, program
 from planner.runtime.run import Ran, run
-from planner.runtime.shrink import Small, shrink
+from planner.runtime.shrink import shrink
+from tests.cost.blocks import model_of
+from tests.operators.schemes import moved, peak, task
 
 pytestmark = pytest.mark.filterwarnings("ignore")
-PLANS = {
-    "data": ("h100-sxm:8", "megatron", "zero=0"),
-    "fsdp": ("h100-sxm:8", "torchtitan", "zero=3"),
-    "fsdp-kept": ("h100-sxm:8", "torchtitan", "zero=2,recompute=full"),
-    "hybrid": ("h100-sxm:16", "torchtitan", "zero=3,shard-group=8"),
-    "tensor": ("h100-sxm:2", "megatron", "tp=2,sp=off,zero=0"),
-    "sequence": ("h100-sxm:2", "megatron", "tp=2,sp=on,zero=0"),
-    "checkpointed": ("h100-sxm:2", "megatron", "tp=2,sp=on,zero=0,recompute=full"),
-    "pipeline": ("h100-sxm:4", "megatron", "pp=4,zero=0"),
-    "gpipe": ("h100-sxm:4", "torchtitan", "pp=4,schedule=gpipe,zero=2"),
-    "uneven": ("h100-sxm:6", "megatron", "pp=6,zero=0"),
-    "interleaved": ("h100-sxm:4", "megatron", "pp=4,vpp=2,zero=0"),
-    "zero-bubble-v": ("h100-sxm:4", "torchtitan", "pp=4,vpp=2,schedule=zbv,zero=2"),
-    "tensor-fsdp": ("h100-sxm:16", "torchtitan", "tp=2,zero=3"),
-    "tensor-pipeline": ("h100-sxm:8", "megatron", "tp=2,pp=4,dp=1,sp=off,zero=0"),
-    "three": ("h100-sxm:32", "torchtitan", "tp=2,pp=4,zero=2"),
+MODEL = """name: tiny
+source: "of this test"
+hidden: 32
+vocab: 256
+max_seq: 16
+layers: {layers}
+attention: {{heads: 8, kv_heads: 4, head_dim: 4}}
+mlp: {{width: 64}}
+"""
+EXPERTS = MODEL.replace("mlp: {{width: 64}}", "experts: {{count: 4, top_k: 2, width: 16}}")
+ROWS: dict[str, tuple[str, int, str, int, int, str]] = {
+    "data": ("megatron", 2, "zero=0", 4, 2, MODEL),
+    "optimizer": ("megatron", 2, "zero=1", 4, 2, MODEL),
+    "fsdp": ("torchtitan", 2, "zero=3", 4, 2, MODEL),
+    "fsdp-kept": ("torchtitan", 2, "zero=2,recompute=full", 4, 2, MODEL),
+    "hybrid": ("torchtitan", 4, "zero=3,shard-group=2", 4, 1, MODEL),
+    "tensor": ("megatron", 2, "tp=2,sp=off,zero=0", 2, 2, MODEL),
+    "sequence": ("megatron", 2, "tp=2,sp=on,zero=0", 2, 2, MODEL),
+    "checkpointed": ("megatron", 2, "tp=2,sp=on,zero=0,recompute=full", 2, 2, MODEL),
+    "ring": ("megatron", 2, "cp=2,zero=0", 2, 2, MODEL),
+    "ring-tensor": ("megatron", 4, "cp=2,tp=2,zero=1", 2, 2, MODEL),
+    "experts": ("megatron", 2, "ep=2,zero=0", 4, 2, EXPERTS),
+    "experts-fsdp": ("torchtitan", 4, "ep=2,zero=3", 4, 2, EXPERTS),
+    "experts-tensor": ("megatron", 4, "ep=2,tp=2,etp=2,zero=0", 4, 1, EXPERTS),
+    "experts-ring": ("megatron", 4, "ep=4,cp=2,dp=2,zero=1", 4, 1, EXPERTS),
+    "pipeline": ("megatron", 4, "pp=4,zero=0", 4, 4, MODEL),
+    "gpipe": ("torchtitan", 2, "pp=2,schedule=gpipe,zero=2", 2, 2, MODEL),
+    "interleaved": ("megatron", 2, "pp=2,vpp=2,zero=0", 4, 4, MODEL),
+    "zero-bubble-v": ("torchtitan", 2, "pp=2,vpp=2,schedule=zbv,zero=2", 4, 4, MODEL),
+    "uneven": ("megatron", 2, "pp=2,zero=0", 2, 3, MODEL),
+    "tensor-pipeline": ("megatron", 4, "tp=2,pp=2,sp=off,zero=0", 4, 2, MODEL),
+    "tensor-fsdp": ("torchtitan", 4, "tp=2,zero=3", 2, 2, MODEL),
+    "three": ("torchtitan", 8, "tp=2,pp=2,dp=2,zero=2", 8, 2, MODEL),
 }  # fmt: skip
+"""Name to trainer, chips, layout, global batch, layers and model."""
+ULYSSES = {op: {"sp": "seq"} for op in ("attn.q", "attn.kv", "attn.out", "mlp.up", "mlp.down")}
+FREE: dict[str, tuple[dict[str, int], int, int, int, dict[str, dict[str, str]]]] = {
+    "ulysses": ({"sp": 4}, 1, 8, 64, ULYSSES | {"attn.core": {"sp": "heads"}}),
+    "invented-1": ({"a": 2, "b": 2}, 2, 4, 64, {}),
+    "invented-2": ({"a": 2, "b": 2}, 2, 8, 256, {}),
+}
+"""Name to mesh, sequences, key/value heads, tokens and pins: the free-axis solver chooses the rest."""
+SHRUNK = {
+    "catalog-latent": lambda: plan("latent"),
+    "catalog-hybrid": lambda: plan("titan-hybrid"),
+    "catalog-ring": lambda: plan("ring"),
+    "catalog-biases": lambda: stated("gpt3-1.3b", "h100-sxm:4", "megatron", "tp=2,dp=2"),
+    "catalog-norms": lambda: stated("qwen3-8b", "h100-sxm:4", "megatron", "tp=2,dp=2"),
+}
+"""Plans of large models, scaled down."""
 
 
-def small(name: str) -> Small:
-    cluster, trainer, layout = PLANS[name]
-    plan = stated("llama-3-8b", cluster, trainer, layout)
-    return shrink(json.loads(export(plan, "dtensor")[0].text))
+@cache
+def exact(name: str, folder: Path) -> Plan:
+    """A plan whose own numbers are small enough to run."""
+    trainer, chips, layout, batch, layers, text = ROWS[name]
+    file = folder / f"{name}.yaml"
+    file.write_text(text.format(layers=layers))
+    question = Question(
+        model=str(file),
+        cluster=f"h100-sxm:{chips}",
+        trainer=trainer,
+        global_batch=batch,
+        seq_len=16,
+        precision="fp32",
+    )
+    return price(question, dict(pair.split("=") for pair in layout.split(",")))
+
+
+@cache
+def free(name: str) -> Invented:
+    axes, sequences, kv_heads, seq, pins = FREE[name]
+    width = 64 if seq > 64 else 512
+    attention = Attention(heads=8, kv_heads=kv_heads, head_dim=8)
+    model = model_of(attention, Mlp(width=width), seq, hidden=64, vocab=256)
+    given = task(model, 4, **peak(1e12 if seq == 64 else 1e11))
+    recipe = replace(given.recipe, precision="fp32")
+    return invented(model, replace(given, recipe=recipe), axes, sequences, pins)
 
 
 @pytest.fixture(scope="module")
-def ran() -> dict[str, Ran]:
-    return dict(zip(PLANS, run([small(name) for name in PLANS]), strict=True))
+def programs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Program]:
+    folder = tmp_path_factory.mktemp("plans")
+    found = {name: program(settings(View(exact(name, folder)))) for name in ROWS}
+    found |= {name: free(name).program for name in FREE}
+    return found | {name: shrink(program(settings(View(make())))) for name, make in SHRUNK.items()}
 
 
-@pytest.mark.parametrize("name", PLANS)
+@pytest.fixture(scope="module")
+def ran(programs: dict[str, Program]) -> dict[str, Ran]:
+    return dict(zip(programs, run(list(programs.values())), strict=True))
+
+
+@pytest.mark.parametrize("name", [*ROWS, *FREE, *SHRUNK])
 def test_loss_and_gradients(name: str, ran: dict[str, Ran]) -> None:
     found = ran[name]
     assert not found.fault, found.fault
@@ -52,46 +126,86 @@ def test_loss_and_gradients(name: str, ran: dict[str, Ran]) -> None:
     assert found.equal
 
 
-@pytest.mark.parametrize("name", ["tensor", "sequence"])
-def test_collectives_are_those_that_the_plan_predicts(name: str, ran: dict[str, Ran]) -> None:
-    """Kinds and counts of tensor parallelism, forwards and backwards, embedding and head included."""
-    assert small(name).collectives
-    assert ran[name].counts == small(name).collectives
+def inside(issued):
+    """Without what stages send each other."""
+    return {key: value for key, value in issued.items() if key[2] != "pp"}
 
 
-@pytest.mark.parametrize(("name", "again"), [("fsdp", True), ("fsdp-kept", False)])
-def test_weights_are_gathered_as_the_state_sharding_says(
-    name: str, again: bool, ran: dict[str, Ran]
+@pytest.mark.parametrize("name", ROWS)
+def test_collectives_are_those_that_the_plan_predicts(
+    name: str, programs: dict[str, Program], ran: dict[str, Ran]
 ) -> None:
-    """ZeRO-3 gathers every group of weights in both passes, ZeRO-2 once; both scatter every gradient."""
-    groups = small(name).layers + 1  # the last holds embedding, norm and head
-    gathers = {
-        p: ran[name].counts.get(f"{p} c10d._allgather_base_", 0) for p in ("forward", "backward")
-    }
-    assert gathers == {"forward": groups, "backward": groups if again else 0}
-    assert ran[name].counts["backward c10d._reduce_scatter_base_"] == groups
+    wanted = predicted(programs[name])
+    assert inside(ran[name].issued) == wanted
+    assert wanted or programs[name].ranks == programs[name].pp
 
 
-def test_the_small_plans_keep_the_structure() -> None:
-    assert small("data").ranks == 2
-    assert (small("hybrid").replicate, small("hybrid").shard) == (2, 2)
-    assert small("three").ranks == 8
-    assert len(set(small("uneven").visits)) == 2
-    assert len(small("interleaved").visits) == 8
-    assert small("checkpointed").recompute
-    assert not small("tensor").sequence_parallel
+@pytest.mark.parametrize("name", FREE)
+def test_collectives_of_what_the_solver_chooses(name: str, ran: dict[str, Ran]) -> None:
+    assert ran[name].issued == free(name).issued
 
 
-def test_a_wrong_split_is_noticed() -> None:
-    """The comparison can fail: a projection cut by rows where the plan says columns."""
-    from dataclasses import replace
+def test_what_the_solver_invents_is_no_known_scheme() -> None:
+    """The axes are data and tensor parallelism in one part of a layer and something else in the next."""
+    first, second = free("invented-1").layer.splits, free("invented-2").layer.splits
+    assert sorted(first["attn.core"].values()) == ["batch", "heads"]
+    assert sorted(first["mlp.up"].values()) == ["ffn", "ffn"]
+    assert sorted(second["attn.core"].values()) == ["batch", "heads"]
+    assert sorted(second["mlp.up"].values()) == ["batch", "seq"]
 
-    plan = small("tensor")
-    wrong = replace(plan, cuts=plan.cuts | {"mlp.down": "column"})
-    assert not run([wrong])[0].equal
+
+def test_ulysses_sends_queries_keys_values_and_results() -> None:
+    """4 s h / P elements a rank each way (arXiv 2309.14509, section 3)."""
+    sent = moved(free("ulysses").layer)
+    assert {kind for _, kind, _ in sent} == {"all-to-all"}
+    for phase in ("forward", "backward"):
+        total = sum(size for key, size in sent.items() if key[0] == phase)
+        assert total == 4.0 * 4 * 64 * 64 / 4
 
 
-def test_what_is_not_run_yet_is_refused() -> None:
-    ring = stated("llama-3-8b", "h100-sxm:4", "megatron", "cp=2")
-    with pytest.raises(PlannerError, match="cp 2 is not run yet"):
-        shrink(json.loads(export(ring, "dtensor")[0].text))
+def test_experts_exchange_rows_of_their_own_tokens(programs: dict[str, Program]) -> None:
+    """Dispatch and combine in each of two layers, for each of two micro-batches of 16 tokens, each sent to 2 of 4."""
+    count, size = predicted(programs["experts"])["forward", "all-to-all", "ep"]
+    assert (count, size) == (8, 8 * 4.0 * 16 * 2 * 32)
+
+
+def test_the_vocabulary_is_split(programs: dict[str, Program]) -> None:
+    for name in ("tensor", "sequence"):
+        part = programs[name]
+        assert part.splits_loss
+        assert part.embedding.ops[0].weights["embedding.table"]["tp"] == "shard(vocab)"
+
+
+def test_the_small_plans_keep_the_structure(programs: dict[str, Program]) -> None:
+    latent, hybrid = programs["catalog-latent"], programs["catalog-hybrid"]
+    assert latent.axes["ep"] == 2
+    assert (hybrid.data, hybrid.shard) == (4, 2)
+    assert programs["three"].ranks == 8
+    assert len(set(programs["uneven"].visits)) == 2
+    assert len(programs["interleaved"].visits) == 4
+    assert programs["checkpointed"].recompute
+    assert not programs["tensor"].sequence_parallel
+
+
+def test_a_wrong_layout_is_noticed(programs: dict[str, Program]) -> None:
+    """The comparison can fail: a sum that is taken for finished."""
+    plan = programs["tensor"]
+    layer = plan.layers[0]
+    ops = tuple(
+        replace(op, writes={"mlp_out": dict(op.writes["mlp_out"]) | {"tp": "replicate"}})
+        if op.name == "mlp.down"
+        else op
+        for op in layer.ops
+    )
+    wrong = replace(layer, ops=ops)
+    assert not run([replace(plan, layers=(wrong, *plan.layers[1:]))])[0].equal
+
+
+def test_a_plan_that_fails_does_not_hold_up_the_next(programs: dict[str, Program]) -> None:
+    plan = programs["tensor"]
+    head = replace(
+        plan.head, ops=tuple(replace(op, kind="unknown", name="what") for op in plan.head.ops)
+    )
+    failed, fine = run([replace(plan, head=head), plan])
+    assert "what is not run yet" in failed.fault
+    assert fine.equal

@@ -1,0 +1,281 @@
+"""What every operator computes, on the part of its tensors that a rank holds. Positions come from the layouts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from string import ascii_letters
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor
+from torch.autograd.function import FunctionCtx
+
+from planner.errors import PlannerError
+from planner.runtime.grid import Grid, positions
+from planner.runtime.lies import Lies
+from planner.runtime.program import Op, Part
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Call:
+    """One operator with what it reads and writes."""
+
+    part: Part
+    op: Op
+    grid: Grid
+    lies: Mapping[str, Lies]
+    """How its tensors lie for it, weights included."""
+
+    def dims(self, tensor: str) -> tuple[str, ...]:
+        return self.part.tensors[tensor]
+
+    def positions(self, tensor: str, dim: str) -> range:
+        """Which positions of a dim the rank holds of a tensor."""
+        cut = self.lies[tensor].cuts[self.dims(tensor).index(dim)]
+        return positions(self.part.sizes[dim], cut, self.grid)
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return tuple(self.op.reads)
+
+    @property
+    def write(self) -> str:
+        return next(iter(self.op.writes))
+
+    @property
+    def leads(self) -> bool:
+        """Of the ranks whose results are summed, this is the first, which adds what must be added once."""
+        return not any(self.grid.place[axis] for axis in self.lies[self.write].partial)
+
+
+def compute(call: Call, reads: Sequence[Tensor], weights: Sequence[Tensor]) -> Tensor:
+    """An operator's first result; others are statistics that nobody reads, or come with it along its last dim.
+
+    Raises:
+        PlannerError: the runtime does not know the operator (W06).
+    """
+    op = call.op
+    if op.kind in KINDS:
+        return KINDS[op.kind](call, reads, weights)
+    name = op.name.rpartition(".")[2]
+    known = next((word for word in PASSES if word in name), None)
+    if known is None or (op.kind == "attention" and weights):
+        raise PlannerError.of("W06", f"Operator {op.name} is not run yet.")
+    return PASSES[known](call, reads, weights)
+
+
+def _product(call: Call, reads: Sequence[Tensor], weights: Sequence[Tensor]) -> Tensor:
+    """A sum of products over what the result lacks; a bias once."""
+    if not weights:
+        raise PlannerError.of("W06", f"{call.op.name}: attention is run fused only.")
+    names = [call.dims(name) for name in (call.reads[0], next(iter(call.op.weights)), call.write)]
+    letter = dict(
+        zip(dict.fromkeys(d for dims in names for d in dims), ascii_letters, strict=False)
+    )
+    source, weight, result = ("".join(letter[d] for d in dims) for dims in names)
+    found = torch.einsum(f"{source},{weight}->{result}", reads[0], weights[0])
+    for name, bias in zip(list(call.op.weights)[1:], weights[1:], strict=True):
+        own = call.dims(name)
+        shape = [n if d in own else 1 for d, n in zip(names[2], found.shape, strict=True)]
+        found = found + bias.view(shape) * float(call.leads)
+    return found
+
+
+def _attention(call: Call, reads: Sequence[Tensor], weights: Sequence[Tensor]) -> Tensor:
+    """Causal, over all keys that are there; some query heads share a key head."""
+    if weights:
+        raise PlannerError.of("W06", f"{call.op.name} with sinks is not run yet.")
+    q = reads[0]
+    k, v = reads[1].unbind(2) if len(reads) == 2 else reads[1:]
+    rows, columns = (call.positions(name, "seq") for name in call.reads[:2])
+    whole = rows == columns
+    seen = torch.arange(rows.start, rows.stop)[:, None] >= torch.arange(columns.start, columns.stop)
+    found = F.scaled_dot_product_attention(
+        q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2),
+        attn_mask=None if whole else seen,
+        is_causal=whole, enable_gqa=q.shape[2] != k.shape[2],
+    )  # fmt: skip
+    return found.transpose(1, 2)
+
+
+def _lookup(call: Call, reads: Sequence[Tensor], weights: Sequence[Tensor]) -> Tensor:
+    """Rows of the table; zero for those that another rank holds."""
+    here = call.positions(next(iter(call.op.weights)), "vocab")
+    row = reads[0] - here.start
+    mine = (row >= 0) & (row < len(here))
+    found = F.embedding(row.clamp(0, len(here) - 1), weights[0])
+    return found if len(here) == call.part.sizes["vocab"] else found * mine[..., None]
+
+
+def _exchange(call: Call, reads: Sequence[Tensor], weights: Sequence[Tensor]) -> Tensor:
+    """Tokens to the rows of their experts, or back: a rank's own tokens, in order."""
+    chosen = chosen_experts(call, call.reads[-1])
+    tokens = [
+        torch.tensor([token for token, some in enumerate(chosen) if e in some])
+        for e in range(call.part.sizes["experts"])
+    ]
+    if len(reads) == 1:
+        flat = reads[0].flatten(0, 1)
+        return torch.stack([flat[some] for some in tokens])
+    rows, shares = reads[0], reads[1].flatten(0, 1)
+    found = rows.new_zeros((len(chosen), rows.shape[-1]))
+    for e, some in enumerate(tokens):
+        found = found.index_add(0, some, rows[e] * shares[some, e, None])
+    return found.view(*reads[1].shape[:2], -1)
+
+
+def chosen_experts(call: Call, tensor: str) -> list[set[int]]:
+    """Which experts every token of a rank goes to: by its place, so that every expert gets as many, as plans assume."""
+    sizes = call.part.sizes
+    experts, each = sizes["experts"], sizes["batch"] * sizes["seq"]
+    top = round(sizes["capacity"] * experts / each)
+    places = list(call.positions(tensor, "seq")) * len(call.positions(tensor, "batch"))
+    return [{(place * top + n) % experts for n in range(top)} for place in places]
+
+
+def _norm(call: Call, reads: Sequence[Tensor], weights: Sequence[Tensor]) -> Tensor:
+    """RMS norm, or layer norm with a bias, over the dims of its weights."""
+    x = reads[0]
+    over = tuple(weights[0].shape) if weights else tuple(x.shape[-1:])
+    if len(weights) > 1:
+        return F.layer_norm(x, over, *weights)
+    return F.rms_norm(x, over, *weights, eps=1e-5)
+
+
+def _key_norm(call: Call, reads: Sequence[Tensor], weights: Sequence[Tensor]) -> Tensor:
+    """A norm of the keys of keys and values."""
+    return _keys(call, reads[0], lambda k: _norm(call, [k], weights))
+
+
+def _keys(call: Call, pair: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
+    """Keys and values with the keys changed; a rank may hold only one of them."""
+    parts = zip(call.positions(call.reads[0], "pair"), pair.unbind(2), strict=True)
+    return torch.stack([part if which else change(part) for which, part in parts], 2)
+
+
+def _latent_norm(call: Call, reads: Sequence[Tensor], weights: Sequence[Tensor]) -> Tensor:
+    """A norm of the latent part; what is left is the rotary key, behind it."""
+    size = call.part.sizes["kv_latent"]
+    return torch.cat([_norm(call, [reads[0][..., :size]], weights), reads[0][..., size:]], -1)
+
+
+class _Rotate(torch.autograd.Function):
+    """Pairs of numbers turned by angles that grow with their position; keeps nothing but the positions."""
+
+    @staticmethod
+    def forward(ctx: FunctionCtx, x: Tensor, places: range) -> Tensor:
+        ctx.places = places
+        return _turned(x, places, 1.0)
+
+    @staticmethod
+    def backward(ctx: FunctionCtx, *grads: Tensor) -> tuple[Tensor, None]:
+        return _turned(grads[0], ctx.places, -1.0), None
+
+
+def _turned(x: Tensor, places: range, way: float) -> Tensor:
+    half = x.shape[-1] // 2
+    angle = torch.arange(places.start, places.stop)[:, None] / 100.0 ** (torch.arange(half) / half)
+    angle = angle.view(1, len(places), *[1] * (x.dim() - 3), half)
+    cos, sin = angle.cos().to(x.dtype), (way * angle.sin()).to(x.dtype)
+    a, b = x[..., :half], x[..., half:]
+    return torch.cat([a * cos - b * sin, a * sin + b * cos], -1)
+
+
+def _rotary(call: Call, reads: Sequence[Tensor], weights: Sequence[Tensor]) -> Tensor:
+    x, name = reads[0], call.reads[0]
+    places = call.positions(name, "seq")
+    if "pair" in call.dims(name):
+        return _keys(call, x, lambda k: _Rotate.apply(k, places))
+    still = x.shape[-1] - call.part.sizes.get("rope_dim", x.shape[-1])
+    return torch.cat([x[..., :still], _Rotate.apply(x[..., still:], places)], -1)
+
+
+def _build_k(call: Call, reads: Sequence[Tensor], weights: Sequence[Tensor]) -> Tensor:
+    """Keys of every head: their own part, and the rotary part that all share."""
+    kv, shared = reads
+    value = call.part.sizes["value_dim"]
+    turned = _Rotate.apply(shared, call.positions(call.reads[1], "seq"))[:, :, None]
+    return torch.cat([kv[..., :-value], turned.expand(*kv.shape[:3], -1)], -1)
+
+
+def _act(call: Call, reads: Sequence[Tensor], weights: Sequence[Tensor]) -> Tensor:
+    x, dims = reads[0], call.dims(call.reads[0])
+    if "gates" not in dims:
+        return F.gelu(x)
+    gate, up = x.unbind(dims.index("gates"))
+    return F.silu(gate) * up
+
+
+def _top_k(call: Call, reads: Sequence[Tensor], weights: Sequence[Tensor]) -> Tensor:
+    """Shares of the chosen experts; zero for the others."""
+    experts = range(call.part.sizes["experts"])
+    some = [[e not in token for e in experts] for token in chosen_experts(call, call.reads[0])]
+    return reads[0].masked_fill(torch.tensor(some).view_as(reads[0]), -torch.inf).softmax(-1)
+
+
+def _positions(call: Call, reads: Sequence[Tensor], weights: Sequence[Tensor]) -> Tensor:
+    here = call.positions(call.reads[0], "seq")
+    return reads[0] + weights[0][here.start : here.stop]
+
+
+KINDS: dict[str, Callable[[Call, Sequence[Tensor], Sequence[Tensor]], Tensor]] = {
+    "matmul": _product,
+    "attention": _attention,
+    "lookup": _lookup,
+    "exchange": _exchange,
+}
+PASSES: dict[str, Callable[[Call, Sequence[Tensor], Sequence[Tensor]], Tensor]] = {
+    "k_norm": _key_norm,
+    "kv_norm": _latent_norm,
+    "norm": _norm,
+    "rotary": _rotary,
+    "layout": lambda call, reads, weights: reads[0],
+    "dropout": lambda call, reads, weights: reads[0],
+    "build_k": _build_k,
+    "split_v": lambda call, reads, weights: reads[0][..., -call.part.sizes["value_dim"] :],
+    "act": _act,
+    "top_k": _top_k,
+    "gating": lambda call, reads, weights: reads[0] * reads[1].sigmoid(),
+    "add": lambda call, reads, weights: sum(reads[1:], reads[0]),
+    "positions": _positions,
+}
+"""Passes over memory by a word of their name; the first that is in it counts."""
+
+
+def loss(call: Call, logits: Tensor, target: Tensor) -> Tensor:
+    """Sum of the cross-entropy of a rank's tokens, over their number on all ranks.
+
+    Where axes cut the vocabulary, three numbers a token are reduced over them: first the largest logit, then the sum of
+    exponentials and the target's logit.
+    """
+    name, grid, sizes = call.reads[0], call.grid, call.part.sizes
+    here = call.positions(name, "vocab")
+    axes = sorted(call.lies[call.write].partial)
+    together = [tuple(axes)] if grid.joint and axes else [(axis,) for axis in axes]
+    groups = [grid.groups[some] for some in together]
+    top = logits.detach().amax(-1)
+    for group in groups:
+        dist.all_reduce(top, op=dist.ReduceOp.MAX, group=group)
+    row = target - here.start
+    mine = (row >= 0) & (row < len(here))
+    own = logits.gather(-1, row.clamp(0, len(here) - 1)[..., None])[..., 0] - top
+    parts = torch.stack([(logits - top[..., None]).exp().sum(-1), own * mine], -1)
+    for group in groups:
+        parts = _Sum.apply(parts, group)
+    return (parts[..., 0].log() - parts[..., 1]).sum() / (sizes["batch"] * sizes["seq"])
+
+
+class _Sum(torch.autograd.Function):
+    """A sum over ranks, who all go on with it: each has its whole gradient already."""
+
+    @staticmethod
+    def forward(ctx: FunctionCtx, value: Tensor, group: dist.ProcessGroup) -> Tensor:
+        value = value.clone()
+        dist.all_reduce(value, group=group)
+        return value
+
+    @staticmethod
+    def backward(ctx: FunctionCtx, *grads: Tensor) -> tuple[Tensor, None]:
+        return grads[0], None

@@ -1,0 +1,222 @@
+"""What is run: blocks of operators with their layouts, the mesh, stages, schedule and states, read from an export.
+
+The form is that of ``export --to dtensor`` (:mod:`planner.export.dtensor`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+
+from planner.units import Json
+
+Placements = Mapping[str, str]
+"""Of every axis what it does to a tensor: ``shard(dim)``, ``replicate`` or ``partial``."""
+DENSE, EXPERT = ("dp", "cp", "tp"), ("edp", "ep", "etp")
+"""Two ways to count the ranks of a stage."""
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A collective that the plan has, for one micro-batch."""
+
+    phase: str
+    kind: str
+    tensor: str
+    axis: str
+    bytes: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Op:
+    """One operator."""
+
+    name: str
+    kind: str
+    reads: Mapping[str, Placements]
+    """Tensors read, in order, and how they lie then."""
+    writes: Mapping[str, Placements]
+    weights: Mapping[str, Placements]
+    recomputed: bool
+    moves: tuple[Move, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One kind of layer, or the embedding, or the head."""
+
+    name: str
+    sizes: Mapping[str, int]
+    """Whole size of every dim, of ``batch`` and ``capacity`` a micro-batch of all ranks."""
+    tensors: Mapping[str, tuple[str, ...]]
+    """Dims of every tensor."""
+    arrives: Mapping[str, Placements]
+    ops: tuple[Op, ...]
+    states: tuple[Move, ...]
+    """What the plan does with weights and their gradients."""
+
+    @property
+    def input(self) -> str:
+        """The tensor that comes from the layer before."""
+        return next(iter(self.arrives))
+
+    @property
+    def output(self) -> str:
+        """The tensor that goes to the layer after."""
+        return next(iter(self.ops[-1].writes))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """A plan as the runtime sees it."""
+
+    axes: Mapping[str, int]
+    """Ranks of every axis: of the mesh as it is laid out, outermost first, then of the experts' view of it."""
+    shard: int
+    """Data ranks over which states are sharded."""
+    level: int
+    """State sharding, 0 to 3."""
+    visits: tuple[int, ...]
+    """Layers of every chunk in the order in which a token meets them."""
+    schedule: str
+    micro_batch: int
+    """Sequences of a micro-batch of one data rank."""
+    micro_batches: int
+    embedding: Part
+    layers: tuple[Part, ...]
+    head: Part
+    tied: bool
+    again: bool = True
+    """What was gathered is gathered again for the backward pass instead of being kept."""
+
+    @property
+    def ranks(self) -> int:
+        return prod(size for axis, size in self.axes.items() if axis not in EXPERT)
+
+    @property
+    def pp(self) -> int:
+        return self.axes.get("pp", 1)
+
+    @property
+    def data(self) -> int:
+        """Ranks that hold the same weights, those of context parallelism among them."""
+        return self.axes.get("dp", 1) * self.axes.get("cp", 1)
+
+    @property
+    def recompute(self) -> bool:
+        """Layers are computed again as a whole."""
+        return all(op.recomputed for layer in self.layers for op in layer.ops)
+
+    @property
+    def splits_loss(self) -> bool:
+        """The vocabulary of the loss is cut, so that its statistics are sums."""
+        placed = next(iter(self.head.ops[-1].writes.values()))
+        return any(p == "partial" and self.axes[a] > 1 for a, p in placed.items())
+
+    @property
+    def expert_parallel(self) -> bool:
+        """Experts lie otherwise than the rest: over fewer data ranks."""
+        return self.axes.get("ep", 1) * self.axes.get("etp", 1) * self.axes.get(
+            "tp", 1
+        ) > 1 and any("experts" in part.sizes for part in self.layers)
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        return (self.embedding, *self.layers, self.head)
+
+    @property
+    def gathers_each(self) -> bool:
+        """Weights are gathered for every micro-batch, and gradients scattered after it."""
+        return self.level == 3 and self.pp == 1
+
+    def chunks_of(self, stage: int) -> list[int]:
+        """Chunks of a stage in order; schedules in a V turn back at the last stage."""
+        folded = self.schedule in ("zbv", "dualpipev")
+        return [
+            (turn + 1) * self.pp - 1 - stage if folded and turn % 2 else turn * self.pp + stage
+            for turn in range(len(self.visits) // self.pp)
+        ]
+
+    def parts_of(self, stage: int) -> list[Part]:
+        """What a stage runs."""
+        found: list[Part] = []
+        for chunk in self.chunks_of(stage):
+            start = sum(self.visits[:chunk])
+            found += [self.embedding] if chunk == 0 else []
+            found += self.layers[start : start + self.visits[chunk]]
+            found += [self.head] if chunk == len(self.visits) - 1 else []
+        return found
+
+    @property
+    def sequence_parallel(self) -> bool:
+        """The stream between layers is cut by tp."""
+        return self.layers[0].arrives[self.layers[0].input].get("tp") == "shard(seq)"
+
+
+def program(settings: Json) -> Program:
+    """An export of a plan, with the numbers that it has."""
+    schedule, states = settings["schedule"], settings["states"]
+    sequences = schedule["micro_batch"] * settings["mesh"]["dp"]
+    blocks = {
+        place: _part(name, block, sequences)
+        for name, block in settings["blocks"].items()
+        for place in _places(block["layers"])
+    }
+    mesh, experts = dict(settings["mesh"]), settings["experts"]
+    edp = prod(mesh[axis] for axis in DENSE) // (experts["ep"] * experts["etp"])
+    return Program(
+        axes=mesh | {"edp": edp} | experts,
+        shard=states["shard"],
+        level=states["level"],
+        visits=tuple(len(visit) for visit in settings["stages"]),
+        schedule=schedule["name"],
+        micro_batch=schedule["micro_batch"],
+        micro_batches=schedule["micro_batches"],
+        embedding=blocks["embedding"],
+        layers=tuple(blocks[layer] for visit in settings["stages"] for layer in visit),
+        head=blocks["head"],
+        tied=bool(set(blocks["embedding"].tensors) & set(blocks["head"].tensors) - {"x"}),
+    )
+
+
+def _places(layers: str) -> list[str | int]:
+    """Where a block stands: by name, or the numbers of its layers.
+
+    >>> _places("0-2, 5"), _places("head")
+    ([0, 1, 2, 5], ['head'])
+    """
+    if layers[:1].isalpha():
+        return [layers]
+    pairs = (run.strip().partition("-") for run in layers.split(","))
+    return [n for first, _, last in pairs for n in range(int(first), int(last or first) + 1)]
+
+
+def _part(name: str, block: Json, sequences: int) -> Part:
+    grows = ("batch", "capacity")
+    return Part(
+        name=name,
+        sizes={
+            d: round(n * sequences) if d in grows else int(n) for d, n in block["sizes"].items()
+        },
+        tensors={tensor: tuple(dims) for tensor, dims in block["tensors"].items()},
+        arrives=block["arrives"],
+        ops=tuple(
+            Op(
+                name=op,
+                kind=found["kind"],
+                reads=found["inputs"],
+                writes=found["outputs"],
+                weights=found["weights"],
+                recomputed=found["recomputed"],
+                moves=_moves(found["collectives"]),
+            )
+            for op, found in block["operators"].items()
+        ),
+        states=_moves(block["states"]),
+    )
+
+
+def _moves(found: list[Json]) -> tuple[Move, ...]:
+    names = ("phase", "kind", "tensor", "axis", "bytes")
+    return tuple(Move(*(item[name] for name in names)) for item in found)
