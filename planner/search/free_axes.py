@@ -249,11 +249,7 @@ def stand(
             if use.tensor == name:
                 wants, leaves = (_placed(rule, use, tensor, each) for rule in (required, gradient))
                 readers.append((number, wants, leaves))
-    met = [
-        *(writer[1] if writer else ()),
-        *(p for _, wants, _ in readers for p in wants),
-        asked or {},
-    ]
+    met = [asked or {}, *(writer[1] if writer else ()), *(p for r in readers for p in r[1])]
     cut = {p.dim for layout in met for p in layout.values() if isinstance(p, Shard)}
     dims = tuple(dim for dim in tensor.dims if dim in cut)
     sizes, size = tuple(s.size(dim) for dim in dims), s.bytes_of(name)
