@@ -46,6 +46,7 @@ def _block(block: BlockPlan) -> dict[str, Json]:
             op.name: {
                 "kind": op.kind,
                 "split": op.split,
+                "operands": op.operands,
                 "inputs": op.inputs,
                 "weights": op.weights,
                 "outputs": op.outputs,

@@ -149,6 +149,8 @@ class OperatorPlan(Part):
     """For every tensor read, axis to placement: ``shard(dim)``, ``replicate`` or ``partial``."""
     weights: dict[str, dict[str, str]]
     outputs: dict[str, dict[str, str]]
+    operands: tuple[str, ...] = ()
+    """These tensors in the order in which the operator takes them: read, weights, written."""
     shape: dict[str, float]
     """Local size of every dim of the iteration space."""
     flops: float

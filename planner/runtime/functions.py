@@ -90,14 +90,40 @@ def _attention(call: Call, reads: Sequence[Tensor], weights: Sequence[Tensor]) -
     q = reads[0]
     k, v = reads[1].unbind(2) if len(reads) == 2 else reads[1:]
     rows, columns = (call.positions(name, "seq") for name in call.reads[:2])
-    whole = rows == columns
-    seen = torch.arange(rows.start, rows.stop)[:, None] >= torch.arange(columns.start, columns.stop)
-    found = F.scaled_dot_product_attention(
-        q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2),
-        attn_mask=None if whole else seen,
-        is_causal=whole, enable_gqa=q.shape[2] != k.shape[2],
-    )  # fmt: skip
+    seen = None
+    if rows != columns:
+        seen = torch.arange(rows.start, rows.stop)[:, None] >= torch.arange(
+            columns.start, columns.stop
+        )
+    heads = [tensor.transpose(1, 2) for tensor in (q, k, v)]
+    same = k.shape[-1] == v.shape[-1]
+    found: Tensor = _attended(heads, seen) if same else _Attend.apply(*heads, seen)
     return found.transpose(1, 2)
+
+
+def _attended(heads: Sequence[Tensor], seen: Tensor | None) -> Tensor:
+    """Fused attention of queries, keys and values. Shapes: (batch, heads, tokens, size)."""
+    q, k, v = heads
+    return F.scaled_dot_product_attention(
+        q, k, v, attn_mask=seen, is_causal=seen is None, enable_gqa=q.shape[1] != k.shape[1]
+    )
+
+
+class _Attend(torch.autograd.Function):
+    """Fused attention whose values are narrower than its keys: it keeps its inputs, as kernels for it do."""
+
+    @staticmethod
+    def forward(ctx: FunctionCtx, q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None) -> Tensor:
+        ctx.save_for_backward(q, k, v)
+        ctx.seen = seen
+        return _attended((q, k, v), seen)
+
+    @staticmethod
+    def backward(ctx: FunctionCtx, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        with torch.enable_grad():
+            own = [tensor.detach().requires_grad_() for tensor in ctx.saved_tensors]
+            found = torch.autograd.grad(_attended(own, ctx.seen), own, grads[0])
+        return (*found, None)
 
 
 def _lookup(call: Call, reads: Sequence[Tensor], weights: Sequence[Tensor]) -> Tensor:

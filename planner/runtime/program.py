@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 
+from planner.errors import PlannerError
 from planner.units import Json
 
 Placements = Mapping[str, str]
@@ -155,14 +156,24 @@ class Program:
 
 
 def program(settings: Json) -> Program:
-    """An export of a plan, with the numbers that it has."""
+    """An export of a plan, with the numbers that it has.
+
+    Raises:
+        PlannerError: the plan was made by a version that did not say how operators take their tensors (W06).
+    """
+    if not all(
+        op["operands"]
+        for block in settings["blocks"].values()
+        for op in block["operators"].values()
+    ):
+        raise PlannerError.of(
+            "W06", "The plan does not say in which order operators take tensors.", "Make it again: shardwright plan …"
+        )  # fmt: skip
     schedule, states = settings["schedule"], settings["states"]
     sequences = schedule["micro_batch"] * settings["mesh"]["dp"]
-    blocks = {
-        place: _part(name, block, sequences)
-        for name, block in settings["blocks"].items()
-        for place in _places(block["layers"])
-    }
+    blocks: dict[str | int, Part] = {}
+    for name, block in settings["blocks"].items():
+        blocks |= dict.fromkeys(_places(block["layers"]), _part(name, block, sequences))
     mesh, experts = dict(settings["mesh"]), settings["experts"]
     edp = prod(mesh[axis] for axis in DENSE) // (experts["ep"] * experts["etp"])
     return Program(
@@ -205,9 +216,9 @@ def _part(name: str, block: Json, sequences: int) -> Part:
             Op(
                 name=op,
                 kind=found["kind"],
-                reads=found["inputs"],
-                writes=found["outputs"],
-                weights=found["weights"],
+                reads=_in_order(found, "inputs"),
+                writes=_in_order(found, "outputs"),
+                weights=_in_order(found, "weights"),
                 recomputed=found["recomputed"],
                 moves=_moves(found["collectives"]),
             )
@@ -215,6 +226,11 @@ def _part(name: str, block: Json, sequences: int) -> Part:
         ),
         states=_moves(block["states"]),
     )
+
+
+def _in_order(op: Json, kind: str) -> dict[str, Placements]:
+    """Tensors of one kind in the order in which an operator takes them."""
+    return {name: op[kind][name] for name in op["operands"] if name in op[kind]}
 
 
 def _moves(found: list[Json]) -> tuple[Move, ...]:

@@ -40,25 +40,31 @@ def _small(plan: Program) -> Program:
         axes["dp"], whole = 4, 4
     axes["edp"] = whole // (axes["ep"] * axes["etp"])
     data = axes["dp"] * axes["cp"]
-    chunks = len(plan.visits) // plan.pp
+    chunks = min(len(plan.visits) // plan.pp, 2)
     visits = _visits(list(plan.visits), axes["pp"], chunks)
-    starts = [
-        sum(plan.visits[: index * len(plan.visits) // len(visits)]) for index in range(len(visits))
-    ]
-    kept = [start + n for start, count in zip(starts, visits, strict=True) for n in range(count)]
+    kept = _kept(plan, visits)
     turns = 2 * axes["pp"] if axes["pp"] > 2 or plan.schedule in ("zbv", "dualpipev") else 4
     made = {id(part): _part(part, 2 * axes["dp"]) for part in plan.parts}
     return replace(
         plan,
         axes=axes,
         shard=data if plan.shard == plan.data else data // 2,
-        visits=visits,
+        visits=visits if len(visits) > 1 else (len(kept),),
         micro_batch=2,
         micro_batches=turns if axes["pp"] > 1 else 1,
         embedding=made[id(plan.embedding)],
         layers=tuple(made[id(plan.layers[n])] for n in kept),
         head=made[id(plan.head)],
     )
+
+
+def _kept(plan: Program, visits: tuple[int, ...]) -> list[int]:
+    """Layers that stay: of a single stage the first of every kind, else the first of every chunk."""
+    if len(visits) == 1:
+        kinds = [id(part) for part in plan.layers]
+        return sorted(kinds.index(kind) for kind in set(kinds))
+    starts = [sum(plan.visits[: n * len(plan.visits) // len(visits)]) for n in range(len(visits))]
+    return [start + n for start, count in zip(starts, visits, strict=True) for n in range(count)]
 
 
 def _visits(sizes: list[int], pp: int, chunks: int) -> tuple[int, ...]:

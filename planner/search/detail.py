@@ -86,6 +86,7 @@ def _operators(s: Setting, block: Block, mode: Recompute) -> Iterator[OperatorPl
             inputs=_shown(inputs),
             weights=_shown(weights),
             outputs=_shown(outputs),
+            operands=(*inputs, *op.weights, *op.writes),
             shape={d: _one(s.local(block, d, _cut(split, d))) for d in op.dims},
             flops=_one(cost.flops),
             forward=_one(cost.forward),

@@ -68,6 +68,9 @@ FREE: dict[str, tuple[dict[str, int], int, int, int, dict[str, dict[str, str]]]]
 """Name to mesh, sequences, key/value heads, tokens and pins: the free-axis solver chooses the rest."""
 SHRUNK = {
     "catalog-latent": lambda: plan("latent"),
+    "catalog-kinds": lambda: stated(
+        "deepseek-v3", "h800-sxm:256", "megatron", "cp=2,tp=2,ep=64,dp=64,recompute=full", 256
+    ),
     "catalog-hybrid": lambda: plan("titan-hybrid"),
     "catalog-ring": lambda: plan("ring"),
     "catalog-biases": lambda: stated("gpt3-1.3b", "h100-sxm:4", "megatron", "tp=2,dp=2"),
@@ -180,6 +183,8 @@ def test_the_small_plans_keep_the_structure(programs: dict[str, Program]) -> Non
     latent, hybrid = programs["catalog-latent"], programs["catalog-hybrid"]
     assert latent.axes["ep"] == 2
     assert (hybrid.data, hybrid.shard) == (4, 2)
+    kinds = programs["catalog-kinds"].layers
+    assert ["experts" in layer.sizes for layer in kinds] == [False, True]
     assert programs["three"].ranks == 8
     assert len(set(programs["uneven"].visits)) == 2
     assert len(programs["interleaved"].visits) == 4
