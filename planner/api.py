@@ -14,6 +14,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from planner.asking import plan as plan
     from planner.calibrate.calibrate import calibrate as calibrate
     from planner.calibrate.evaluate import evaluate as evaluate
     from planner.errors import PlannerError as PlannerError
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from planner.output.write import write as write
     from planner.plan.read import read_plan as read_plan
     from planner.plan.schema import Plan as Plan
-    from planner.planning import plan as plan
     from planner.planning import price as price
     from planner.question import Question as Question
     from planner.studies.check import check as check
@@ -40,7 +40,7 @@ HOMES = {
     "evaluate": "calibrate.evaluate",
     "explain": "studies.explain",
     "export": "output.write",
-    "plan": "planning",
+    "plan": "asking",
     "price": "planning",
     "read_plan": "plan.read",
     "show": "known",

@@ -71,7 +71,7 @@ def plan(
         outcome = replace(outcome, stopped=True)
     if outcome.best is not None:
         header = replace(
-            _header(known, known.pins),
+            header_of(known, known.pins),
             pin_prices=_pin_prices(known, outcome, question.top, deadline),
         )
         found = build_plan(known.task, outcome, header, own)
@@ -125,7 +125,7 @@ def price(question: Question, layout: Mapping[str, int | str]) -> Plan:
 
     division = (f"{key}={value}" for key, value in layout.items() if plain(key) in DIVISION)
     header = replace(
-        _header(known, pins),
+        header_of(known, pins),
         pins=(*pins.texts(), *division, *pinned.texts()),
         asked=known.asked.model_copy(update={"layout": dict(layout)}),
         pin_prices=pin_prices(pinned, float(exact(priced).step[0]), step),
@@ -216,7 +216,7 @@ def _priced(task: Task, pins: Pins, row: Candidates, cut: Cut | None) -> Prices 
     return priced if cut is None else with_cut(priced, cut)
 
 
-def _header(known: Understood, pins: Pins) -> Header:
+def header_of(known: Understood, pins: Pins) -> Header:
     return Header(
         made_by=made_by(),
         asked=known.asked,

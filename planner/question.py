@@ -22,6 +22,7 @@ from planner.graph.blocks import build_model
 from planner.graph.model import Model
 from planner.hardware.change import changed
 from planner.hardware.cluster import Cluster
+from planner.hardware.limit import memory_limit
 from planner.plan.asked import Asked
 from planner.plan.schema import Assumption, Fingerprints
 from planner.recipe import DEFAULT_BATCH_TOKENS, PRECISIONS, Lora, OptimizerName, Recipe
@@ -30,7 +31,7 @@ from planner.search.operator_pins import divided
 from planner.search.pins import Pins, parse_pins
 from planner.trainers.registry import get_trainer
 from planner.trainers.trainer import Task, Trainer
-from planner.units import GIB, show_bytes, show_count, three_digits
+from planner.units import show_count, three_digits
 
 OBJECTIVES = ("step-time", "cost-per-token")
 """On a cluster of given size the cheapest token is the fastest one: both ask the same of the search."""
@@ -107,8 +108,12 @@ class Understood:
     """The layout of the trainer's file that stands for the model; empty where the model is none."""
 
 
-def understand(question: Question) -> Understood:
+def understand(question: Question, cluster: Cluster | None = None) -> Understood:
     """Read model, cluster, recipe and trainer.
+
+    Args:
+        question: what is asked.
+        cluster: to take in place of the one that the question names.
 
     Raises:
         PlannerError: anything that is wrong with them; the faults of all four together.
@@ -120,7 +125,7 @@ def understand(question: Question) -> Understood:
             f"Possible: {listed(OBJECTIVES)}.",
         )
     question, told, own = with_trainer_file(question)
-    arch, cluster, trainer, file = _read_parts(question)
+    arch, cluster, trainer, file = _read_parts(question, cluster)
     recipe, assumed = _recipe(question, file, arch, cluster)
     cluster.chip.peak_for(recipe.precision)
     whole = model_of(arch, recipe)
@@ -131,7 +136,7 @@ def understand(question: Question) -> Understood:
         cluster=cluster,
         recipe=recipe,
         trainer=trainer,
-        memory_limit=_memory_limit(question.memory_limit, cluster),
+        memory_limit=memory_limit(question.memory_limit, cluster.chip),
         copy_kv=pins.copy_kv,
         uneven_chunks=pins.fixed("vpp") is not None,
     )
@@ -140,7 +145,7 @@ def understand(question: Question) -> Understood:
     return Understood(
         task=task,
         pins=replace(pins, operators=operators),
-        assumptions=(*told, *assumed, *_assumed_hardware(question, trainer, cluster)),
+        assumptions=(*told, *assumed, *assumed_hardware(question, trainer, cluster)),
         fingerprints=Fingerprints(
             model=_hash(asdict(arch)),
             cluster=_hash(asdict(cluster)),
@@ -207,7 +212,9 @@ def model_of(arch: Architecture, recipe: Recipe) -> Model:
     return model if lora is None else trained_by_adapters(model, lora.rank, lora.targets)
 
 
-def _read_parts(question: Question) -> tuple[Architecture, Cluster, Trainer, RecipeFile]:
+def _read_parts(
+    question: Question, given: Cluster | None
+) -> tuple[Architecture, Cluster, Trainer, RecipeFile]:
     """Each part by itself, so that the faults of all are told at once."""
     faults: list[Fault] = []
 
@@ -220,7 +227,7 @@ def _read_parts(question: Question) -> tuple[Architecture, Cluster, Trainer, Rec
 
     q = question
     arch = attempt(lambda: read_model(q.model, overrides=q.overrides, folders=q.folders))
-    cluster = attempt(lambda: _changed(read_cluster(q.cluster, q.folders), q.what_if))
+    cluster = attempt(lambda: _changed(given or read_cluster(q.cluster, q.folders), q.what_if))
     trainer = attempt(lambda: get_trainer(q.trainer))
     file = attempt(lambda: read_recipe(q.recipe_file) if q.recipe_file else RecipeFile())
     if arch is None or cluster is None or trainer is None or file is None:
@@ -352,31 +359,7 @@ def _one_of(word: str, names: Sequence[str], what: str) -> str:
     )
 
 
-def _memory_limit(text: str | None, cluster: Cluster) -> float:
-    """Bytes a chip: all that is usable, a share of it, or GiB, never more than there is."""
-    usable = cluster.chip.memory_bytes
-    if text is None:
-        return usable
-    number = text.strip().removesuffix("%").lower().removesuffix("gib").strip()
-    try:
-        value = float(number)
-    except ValueError:
-        value = -1.0
-    limit = usable * value / 100 if text.strip().endswith("%") else value * GIB
-    if limit <= 0 or limit != limit:
-        raise PlannerError.of(
-            "L01", f"--memory-limit '{text}' is not understood.", "Write it like 76 or 90%."
-        )
-    if limit > usable * (1 + 1e-9):
-        raise PlannerError.of(
-            "L01",
-            f"--memory-limit {text} is more than {cluster.chip.name} has.",
-            f"Usable are {show_bytes(usable)} a chip.",
-        )
-    return limit
-
-
-def _assumed_hardware(question: Question, trainer: Trainer, cluster: Cluster) -> list[Assumption]:
+def assumed_hardware(question: Question, trainer: Trainer, cluster: Cluster) -> list[Assumption]:
     found = []
     if question.trainer == "megatron":
         found.append(Assumption(key="trainer", text=f"trainer {trainer.name} ({trainer.release})"))

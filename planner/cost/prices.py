@@ -6,6 +6,7 @@ Bounds are for stages that are as even as they can be: the exact price of a cand
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -19,8 +20,10 @@ from planner.cost.sends import Sends, sends
 from planner.cost.setting import axis_members
 from planner.cost.states import StateCost, state_cost
 from planner.cost.table import BlockTable, block_table
+from planner.hardware.chip import Chip
+from planner.hardware.pools import blended
 from planner.trainers.trainer import Task
-from planner.units import Array, Counts, IntArray
+from planner.units import Array, BoolArray, Counts, IntArray
 
 STATE_COLUMNS = ("dp", "tp", "pp", "cp", "ep", "etp", "order", "sharding", "shard_group", "offload")
 """What the price of states depends on, and micro-batches where gradients have no buffer of their own; few distinct
@@ -44,6 +47,34 @@ class Prices:
     micro_batches: IntArray
     cut: Cut | None = None
     """How the layers of a single candidate are divided, with a widened table; None for the even cut."""
+    mix: Mix | None = None
+    """Where the stages of a single candidate stand on pools of different chips; None on chips of one kind."""
+
+    def at(self, stage: int) -> Prices:
+        """The prices of a stage's own chips; of its first pool, should it stand on several."""
+        return self if self.mix is None else self.mix.parts[int(self.mix.stands[:, stage].argmax())]
+
+    @property
+    def chip(self) -> Chip:
+        """The chip, or the average of those that train."""
+        if self.mix is None:
+            return self.task.cluster.chip
+        kinds = (part.task.cluster.chip for part in self.mix.parts)
+        return blended(list(zip(kinds, self.mix.chips, strict=True)))
+
+    def delays(self, pp: int) -> Array:
+        """Exposed seconds of the boundary behind every stage, as :meth:`planner.cost.sends.Sends.boundaries`."""
+        return self.sends.boundaries(pp) if self.mix is None else self.mix.send[None]
+
+    def without_sends(self) -> Prices:
+        """The same where no send delays anybody."""
+        mix = self.mix and replace(self.mix, send=np.zeros_like(self.mix.send))
+        return replace(self, sends=self.sends.free(), mix=mix)
+
+    def stated(self, rows: Candidates) -> Prices:
+        """The same for other rows that differ in nothing that the table depends on."""
+        mix = self.mix and replace(self.mix, parts=tuple(p.stated(rows) for p in self.mix.parts))
+        return replace(self, rows=rows, mix=mix)
 
     def each(self, values: Array) -> Array:
         """Values of the meshes in ``states``, for every candidate; ``(2, n)``."""
@@ -61,7 +92,34 @@ class Prices:
             sends=self.sends.take(index),
             micro_batches=self.micro_batches[index],
             cut=self.cut,
+            mix=self.mix,
         )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Mix:
+    """The stages of a single candidate on pools of different chips."""
+
+    parts: tuple[Prices, ...]
+    """The candidate priced on each pool as if all its stages stood there."""
+    stands: BoolArray
+    """Which stage has chips of which pool: of one, unless its ranks reach over several; ``(pools, stages)``."""
+    send: Array
+    """Exposed seconds of the boundary behind every stage; ``(stages,)``."""
+    hidden: Array
+    """The same of what runs behind compute."""
+    chips: tuple[int, ...]
+    """Chips of each pool that train."""
+
+    def slowest(self, values: Sequence[Array]) -> Array:
+        """Of values on every pool, ``(n, stages, ...)`` each, the largest among the pools of each stage.
+
+        A stage's ranks wait for one another, in tensor parallelism within an operator and in data parallelism at the
+        end of the step, when all replicas have the same number of micro-batches.
+        """
+        whole = np.stack(values)
+        here = self.stands.reshape(len(values), 1, -1, *[1] * (whole.ndim - 3))
+        return np.asarray(np.where(here, whole, -np.inf).max(axis=0))
 
 
 def prices(
@@ -140,6 +198,21 @@ def ends_of(task: Task) -> int:
 def weight_seconds(p: Prices) -> Array:
     """The part of the backward seconds of every block in which gradients of weights are made; ``(n, blocks)``."""
     return p.table.weight[p.key]
+
+
+def after_seconds(p: Prices, blocks: Counts, room: Array) -> Array:
+    """Exposed seconds of gradients, and of the optimizer, once a step on stages of a single candidate.
+
+    Args:
+        p: the candidate.
+        blocks: how many of each block stand on a stage; ``(..., blocks)``.
+        room: seconds of one micro-batch on it, behind which gradients hide; ``(...)``.
+    """
+    dense, expert = (blocks @ part[p.key[0]] for part in (p.table.dense, p.table.expert))
+    once = p.states.once[0, 0] * dense + p.states.once[1, 0] * expert
+    update = p.states.update[0, 0] * dense + p.states.update[1, 0] * expert
+    share = p.task.trainer.overlap.gradients
+    return np.asarray(np.maximum(share * once, once - room) + update)
 
 
 def state_seconds(p: Prices) -> tuple[Array, Array]:
@@ -248,7 +321,8 @@ def with_cut(p: Prices, cut: Cut) -> Prices:
     """A single candidate with another division of its layers than the even one."""
     kinds = len(p.task.model.blocks)
     table = p.table if p.cut is not None else widened(p.table, kinds)
-    return replace(p, table=table, cut=cut)
+    mix = p.mix and replace(p.mix, parts=tuple(with_cut(part, cut) for part in p.mix.parts))
+    return replace(p, table=table, cut=cut, mix=mix)
 
 
 def without_cut(p: Prices) -> Prices:

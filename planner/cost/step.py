@@ -18,7 +18,7 @@ from planner.cost.makespan import adaptive_timings, makespan
 from planner.cost.memory import StageMemory, stage_memory
 from planner.cost.offload import host_room
 from planner.cost.orders import Schedule
-from planner.cost.prices import Prices, block_seconds, cut_of, weight_seconds
+from planner.cost.prices import Mix, Prices, block_seconds, cut_of, weight_seconds
 from planner.units import Array, Counts, IntArray
 
 
@@ -62,6 +62,8 @@ def shapes(p: Prices) -> Iterator[IntArray]:
 
 def stage_times(p: Prices) -> StageTimes:
     """Cut candidates of one shape into stages and add up their blocks."""
+    if p.mix is not None:
+        return _slowest(p.mix)
     blocks = cut_of(p)
     forward, backward = block_seconds(p)
     chunk_forward = np.einsum("scb,nb->nsc", blocks, forward)
@@ -87,10 +89,18 @@ def stage_times(p: Prices) -> StageTimes:
     )
 
 
+def _slowest(mix: Mix) -> StageTimes:
+    """Times of stages on pools of different chips: of each the slowest of its own."""
+    parts = [stage_times(part) for part in mix.parts]
+    names = ("forward", "backward", "weight", "exposed_states", "hidden_states", "update")
+    slow = {name: mix.slowest([getattr(part, name) for part in parts]) for name in names}
+    return StageTimes(blocks=parts[0].blocks, **slow)
+
+
 def makespans(p: Prices, times: StageTimes) -> Array:
     """Makespan of candidates of one shape, exactly; the distance of two steps where no stage waits for the others."""
     schedule, m = Schedule(int(p.rows.schedule[0])), int(p.micro_batches[0])
-    delays = p.sends.boundaries(times.blocks.shape[0])
+    delays = p.delays(times.blocks.shape[0])
     costs = (times.forward, times.backward, delays, times.weight)
     if schedule.adaptive and times.blocks.shape[0] > 1:
         shares = kept_share(p, times.blocks.sum(axis=1)).max(axis=1)
@@ -108,7 +118,7 @@ def makespan_bounds(p: Prices, times: StageTimes) -> Array:
     if times.blocks.shape[0] == 1:
         return makespans(p, times)
     schedule = Schedule(int(p.rows.schedule[0]))
-    delays = p.sends.boundaries(times.blocks.shape[0])
+    delays = p.delays(times.blocks.shape[0])
     costs = (times.forward, times.backward, delays, times.weight)
     return stage_bound(schedule, p.micro_batches, *costs)
 
@@ -123,6 +133,10 @@ def step_seconds(p: Prices, times: StageTimes, makespan: Array) -> Array:
 
 def memory_of_stages(p: Prices, blocks: Counts) -> StageMemory:
     """Memory of every stage of candidates of one shape; ``blocks`` has shape ``(stages, chunks, blocks)``."""
+    if p.mix is not None:
+        parts = [memory_of_stages(part, blocks) for part in p.mix.parts]
+        names = ("parts", "in_flight", "host")
+        return StageMemory(*(p.mix.slowest([getattr(part, n) for part in parts]) for n in names))
     pp = blocks.shape[0]
     n = len(p.rows)
     stage = np.broadcast_to(np.arange(pp), (n, pp))

@@ -47,12 +47,16 @@ def read_cluster(spec: str, folders: Sequence[Path] = (), *, notes: bool = True)
     >>> read_cluster("h100-sxm:32x4").num_chips
     128
     """
+    if is_mixed(spec):
+        raise one_kind(spec)
     what, count = _split(spec)
     source = _source(what, folders)
+    if source is not None and has_pools(source):
+        raise one_kind(spec)
     if source is None:
         kind = "chip" if count else "cluster"
         raise unknown_hardware(kind, what, folders, asked=f"--cluster {spec}" if count else "")
-    cluster, profile = _cluster_of(source, folders)
+    cluster, profile = cluster_of(source, folders)
     if count is not None:
         nodes, per = count
         cluster = (
@@ -73,16 +77,35 @@ def read_cluster(spec: str, folders: Sequence[Path] = (), *, notes: bool = True)
     return _with_network_note(cluster, profile)
 
 
+def is_mixed(spec: str) -> bool:
+    """Whether a text names several pools, ``a100-sxm-80gb:64 + h100-sxm:64``; a file may have a plus in its name."""
+    return "+" in spec and not Path(spec).exists()
+
+
+def has_pools(source: YamlSource) -> bool:
+    """Whether a file describes pools of different chips."""
+    return isinstance(source.data, dict) and "pools" in source.data
+
+
+def one_kind(spec: str) -> PlannerError:
+    """What to say where pools of different chips cannot be asked about."""
+    return PlannerError.of(
+        "C06",
+        f"--cluster {spec} has pools of different chips, and this needs one kind of chip.",
+        "plan, price and evaluate take pools; here, ask about one pool at a time.",
+    )
+
+
 def read_chip(spec: str, folders: Sequence[Path] = ()) -> Chip:
     """A chip by name, or from a YAML file of a chip or a cluster.
 
     Raises:
         PlannerError: no chip has the name, or the file is wrong.
     """
-    path = _as_path(spec)
-    source = _own(path) if path is not None else _packaged(find_chip(spec, folders))
+    path = as_path(spec)
+    source = own_source(path) if path is not None else _packaged(find_chip(spec, folders))
     if _is_cluster(source):
-        return _cluster_of(source, folders)[0].chip
+        return cluster_of(source, folders)[0].chip
     return chip_from(_chip_file(source, source.data, (), folders))
 
 
@@ -104,19 +127,19 @@ def _split(spec: str) -> tuple[str, tuple[int, int | None] | None]:
 
 
 def _source(what: str, folders: Sequence[Path]) -> YamlSource | None:
-    path = _as_path(what)
+    path = as_path(what)
     if path is not None:
-        return _own(path)
+        return own_source(path)
     found = find("cluster", what, folders) or find("chip", what, folders)
     return _packaged(found) if found else None
 
 
-def _as_path(what: str) -> Path | None:
+def as_path(what: str) -> Path | None:
     path = Path(what)
     return path if path.suffix in (".yaml", ".yml") or "/" in what or "\\" in what else None
 
 
-def _own(path: Path) -> YamlSource:
+def own_source(path: Path) -> YamlSource:
     try:
         return load_yaml(path)
     except PlannerError:
@@ -134,7 +157,7 @@ def _is_cluster(source: YamlSource) -> bool:
     return not isinstance(data, dict) or "levels" in data or "chip" in data
 
 
-def _cluster_of(source: YamlSource, folders: Sequence[Path]) -> tuple[Cluster, str]:
+def cluster_of(source: YamlSource, folders: Sequence[Path]) -> tuple[Cluster, str]:
     """The cluster of a file, and the profile whose network it has (empty for a user's own).
 
     A chip's file stands for its usual cluster, made of that chip.

@@ -21,7 +21,7 @@ from planner.frontends.fields import (
     Microseconds,
     Teraflops,
 )
-from planner.frontends.yaml_source import YamlSource, dump_yaml, load_packaged
+from planner.frontends.yaml_source import KeyPath, YamlSource, dump_yaml, load_packaged
 from planner.hardware.chip import Chip
 from planner.hardware.cluster import Cluster, Level
 from planner.units import GB, GIB, MIB, TERA, US, Json
@@ -168,6 +168,21 @@ class ClusterFile(Description):
     """The user's own runs that chip and network were fitted on."""
 
 
+class PoolsFile(Description):
+    """A user's file of pools of different chips."""
+
+    name: str
+    """What people call all of them together."""
+    pools: Annotated[list[Json], Field(min_length=2, max_length=8)]
+    """Each as after ``--cluster``, or a mapping as in a cluster's file."""
+    link: LevelFile | None = None
+    """The network between pools; left out, the slower of their outermost levels."""
+    assumed: list[str] = Field(default_factory=list)
+    """What nobody stated or measured; shown with every answer."""
+    sources: dict[str, str] = Field(default_factory=dict)
+    """Where each number comes from, by key."""
+
+
 class Link(Description):
     """One kind of link in ``links.yaml``: what a level of that kind has unless it says otherwise."""
 
@@ -240,6 +255,30 @@ def level_from(file: LevelFile) -> Level:
     )
 
 
+def link_faults(source: YamlSource, path: KeyPath, level: LevelFile) -> list[Fault]:
+    """What is wrong with a level beside the link that it is made of; ``path`` is where it stands."""
+    link = links().get(level.link)
+    if link is None:
+        close = ", ".join(nearest(level.link, links()))
+        what = f"no link named '{level.link}' in level '{level.name}'. Nearest: {close}."
+        return [Fault("C01", what, where=source.where((*path, "link"), value=True))]
+    wire = link.fastest_gbps or link.bandwidth_gbps
+    if level.bandwidth_gbps is None:
+        what = f"level '{level.name}' has no 'bandwidth_gbps', and its link is not known."
+        return [] if wire else [Fault("Y04", what, where=source.where(path))]
+    raw = source.under(path).data.get("bandwidth_gbps")
+    meant = None if isinstance(raw, str) else _meant(level.bandwidth_gbps / GB, wire and wire / GB)
+    if meant is None:
+        return []
+    looks, right = meant
+    what = f"bandwidth {raw:g} of level '{level.name}' looks like {looks}"
+    what += "; the field is GB/s for one chip and direction."
+    fix = f"Write {right:g}, or '{raw:g} Gb/s' with its unit."
+    if looks != "Gb/s":
+        fix = f"Write {right:g}, or '{raw:g} GB/s' if it really is one direction."
+    return [Fault("U01", what, (fix,), source.where((*path, "bandwidth_gbps"), value=True))]
+
+
 def level_faults(source: YamlSource, file: ClusterFile) -> list[Fault]:
     """What is wrong with levels taken together, or beside the link that they are made of."""
     faults: list[Fault] = []
@@ -259,36 +298,12 @@ def level_faults(source: YamlSource, file: ClusterFile) -> list[Fault]:
             fix = "One is a multiple of the other; change both where hosts are of another size."
             faults.append(Fault("U02", f"{what}.", (fix,), where))
         inner = level.size or inner
-        faults += _link_faults(source, index, level)
+        faults += link_faults(source, path, level)
     return faults
 
 
 def _even(size: int, host: int) -> bool:
     return size % host == 0 or host % size == 0
-
-
-def _link_faults(source: YamlSource, index: int, level: LevelFile) -> list[Fault]:
-    path = ("levels", index)
-    link = links().get(level.link)
-    if link is None:
-        close = ", ".join(nearest(level.link, links()))
-        what = f"no link named '{level.link}' in level '{level.name}'. Nearest: {close}."
-        return [Fault("C01", what, where=source.where((*path, "link"), value=True))]
-    wire = link.fastest_gbps or link.bandwidth_gbps
-    if level.bandwidth_gbps is None:
-        what = f"level '{level.name}' has no 'bandwidth_gbps', and its link is not known."
-        return [] if wire else [Fault("Y04", what, where=source.where(path))]
-    raw = source.data["levels"][index].get("bandwidth_gbps")
-    meant = None if isinstance(raw, str) else _meant(level.bandwidth_gbps / GB, wire and wire / GB)
-    if meant is None:
-        return []
-    looks, right = meant
-    what = f"bandwidth {raw:g} of level '{level.name}' looks like {looks}"
-    what += "; the field is GB/s for one chip and direction."
-    fix = f"Write {right:g}, or '{raw:g} Gb/s' with its unit."
-    if looks != "Gb/s":
-        fix = f"Write {right:g}, or '{raw:g} GB/s' if it really is one direction."
-    return [Fault("U01", what, (fix,), source.where((*path, "bandwidth_gbps"), value=True))]
 
 
 def _meant(rate: float, wire: float | None) -> tuple[str, float] | None:

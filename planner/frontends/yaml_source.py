@@ -38,11 +38,22 @@ class YamlSource:
     def where(self, path: KeyPath = (), *, value: bool = False) -> str:
         """``file:line:column`` of a key (or of its value); of the nearest ancestor that has a position otherwise."""
         table = self.values if value else self.positions
-        for length in range(len(path), 0, -1):
+        for length in range(len(path), -1, -1):
             if path[:length] in table:
                 line, column = table[path[:length]]
                 return f"{self.path}:{line}:{column}"
         return f"{self.path}:1:1" if self.positions else self.path
+
+    def under(self, path: KeyPath) -> YamlSource:
+        """What stands at a place, as a source of its own whose positions are those of the file."""
+        data = self.data
+        for part in path:
+            data = data[part]
+        tables = (
+            {key[len(path) :]: at for key, at in table.items() if key[: len(path)] == path}
+            for table in (self.positions, self.values)
+        )
+        return YamlSource(self.path, data, *tables)
 
 
 def load_yaml(path: Path) -> YamlSource:

@@ -48,4 +48,6 @@ class Degrees(Part):
     """What is kept in host memory; ``states`` are weights, gradients and the optimizer's."""
     order: tuple[str, ...]
     """Axes from innermost (neighbouring chips) to outermost."""
+    pools: tuple[str, ...] = ()
+    """The pool of every stage, where there are pools of different chips; empty where every stage has chips of all."""
     chips_used: int

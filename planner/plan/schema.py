@@ -11,6 +11,10 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from planner.plan.asked import Asked
+from planner.plan.cluster import ClusterFacts as ClusterFacts
+from planner.plan.cluster import LevelFacts as LevelFacts
+from planner.plan.cluster import PoolFacts as PoolFacts
+from planner.plan.cluster import Use as Use
 from planner.plan.degrees import Degrees as Degrees
 from planner.plan.derivation import Derivation
 from planner.plan.figures import Figures
@@ -40,37 +44,6 @@ class ModelFacts(Part):
     tied: bool = False
     """The output projection is the embedding table."""
     source: str = ""
-
-
-class LevelFacts(Part):
-    """One tier of the network."""
-
-    name: str
-    size: int
-    """Chips in one group."""
-    bandwidth: float
-    """Bytes/s a chip and direction, on the wire."""
-    achieved: float
-    """Bytes/s a chip and direction that large collectives reach."""
-    latency: float
-    """Seconds for one step of a collective."""
-
-
-class ClusterFacts(Part):
-    """The cluster in a few numbers."""
-
-    name: str
-    chip: str
-    num_chips: int
-    memory: float
-    """Usable bytes on a chip."""
-    peak: float
-    """FLOP/s of one chip in the recipe's precision, dense, data sheet."""
-    levels: tuple[LevelFacts, ...]
-    price: float | None = None
-    """Dollars for one chip-hour."""
-    watts: float | None = None
-    """Power limit of a chip, where known."""
 
 
 class RecipeFacts(Part):
@@ -108,6 +81,10 @@ class Stage(Part):
     next in part (``selective``)."""
     embedding: bool
     head: bool
+    chip: str = ""
+    """The chips it stands on, where there are pools of different ones."""
+    memory_limit: float | None = None
+    """Bytes a chip that it may use, where pools differ."""
     forward: float
     """Seconds of one micro-batch forwards through the stage, all chunks."""
     backward: float
@@ -320,6 +297,8 @@ class Plan(Part):
     """How numbers come about, by their ids: ``step.gradients``, ``memory.weights``, ``mfu``."""
     stages: tuple[Stage, ...]
     blocks: tuple[BlockPlan, ...]
+    uses: tuple[Use, ...] = ()
+    """The ways to use pools of different chips, fastest first; empty where all chips are alike."""
     alternatives: tuple[Alternative, ...]
     removed: tuple[Removed, ...]
     proof: Proof

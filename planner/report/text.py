@@ -25,6 +25,7 @@ from planner.report.numbers import (
     seconds_parts,
 )
 from planner.report.pins import pinned
+from planner.report.pools import searched_pools, seated, ways
 from planner.report.removed import removed_by_family
 from planner.report.tables import (
     BLANK,
@@ -77,6 +78,7 @@ def render(
         _basis(answer, width),
         _where_a_step_goes(answer, width),
         _fullest_chip(answer, width),
+        ways(answer, width),
         _alternatives(answer, width),
         [
             *searched(answer, width),
@@ -103,7 +105,7 @@ def verdict(plan: Plan, width: int = VERDICT) -> list[Line]:
     if plan.host_memory:
         most = "unknown" if plan.host_limit is None else gib(plan.host_limit)
         memory.append(f"{gib(plan.host_memory)} of {most} GiB of host memory a chip")
-    layout = described(plan.degrees)
+    layout = [*described(plan.degrees), *seated(plan)]
     if plan.degrees.chips_used < plan.cluster.num_chips:
         layout.append(f"{plan.degrees.chips_used:,} of {plan.cluster.num_chips:,} chips used")
     where = flow(layout, ", ", width, "  ", INDENT)
@@ -206,6 +208,8 @@ def _alternatives(plan: Plan, width: int) -> list[Line]:
 def searched(plan: Plan, width: int) -> list[Line]:
     """How much was searched, and what that proves."""
     proof = plan.proof
+    if plan.uses:
+        return searched_pools(plan, width)
     if proof.searched <= 1:
         return [(Span("  Priced this one layout; nothing was searched."),)]
     counts = f"Searched {proof.searched:,} layouts, {proof.fitting:,} fit."

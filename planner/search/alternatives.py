@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from planner.cost.prices import Prices
 from planner.plan.schema import Alternative, Term
 from planner.search.breakdown import Breakdown, breakdown, degrees_of
@@ -40,6 +42,23 @@ def alternatives(
         short = f"does not fit: {show_bytes(memory)} of {show_bytes(task.memory_limit)}"
         last = last.model_copy(update={"fits": False, "within_noise": False, "reason": short})
     return (*found, last)
+
+
+def rows_of(found: Sequence[Prices]) -> tuple[Alternative, ...]:
+    """Layouts as rows of an answer, best first, without one of the user's own."""
+    each = [breakdown(row, 0) for row in found]
+    most = each[0].step * (1 + noise(each[0].prices.task))
+    return tuple(
+        _row(
+            b,
+            each[0],
+            rank=index + 1,
+            memory=float(b.memory.total[0, b.fullest]),
+            most=most,
+            own=False,
+        )
+        for index, b in enumerate(each)
+    )
 
 
 def _key(p: Prices, row: int) -> tuple[int, ...]:

@@ -9,6 +9,8 @@ import numpy as np
 
 from planner.cost.offload import host_room
 from planner.cost.prices import Prices
+from planner.hardware.chip import Chip
+from planner.hardware.cluster import Cluster
 from planner.plan.asked import Asked
 from planner.plan.schema import (
     Alternative,
@@ -61,7 +63,7 @@ def build_plan(task: Task, outcome: Outcome, header: Header, own: Prices | None 
     """The plan of a search that found at least one candidate; the user's own layout, if any, is one of its rows."""
     if outcome.best is None:
         raise ValueError("a plan needs at least one candidate")
-    return _plan(
+    return assembled(
         task,
         outcome.row(0),
         header,
@@ -75,10 +77,10 @@ def price_plan(task: Task, priced: Prices, header: Header) -> Plan:
     """The plan of a layout that the user states: nothing was searched."""
     b = breakdown(priced, 0)
     proof = Proof(optimal=False, bound=b.step, gap=0.0, searched=1, allowed=1, fitting=1, refined=1)
-    return _plan(task, priced, header, alternatives=(), removed=(), proof=proof)
+    return assembled(task, priced, header, alternatives=(), removed=(), proof=proof)
 
 
-def _plan(
+def assembled(
     task: Task,
     priced: Prices,
     header: Header,
@@ -87,11 +89,12 @@ def _plan(
     removed: tuple[Removed, ...],
     proof: Proof,
 ) -> Plan:
+    """A plan of one layout; of stages on pools of different chips, ``task`` is that of the fullest stage's pool."""
     b = breakdown(priced, 0)
     degrees = degrees_of(priced)
-    memory, host = float(b.memory.total[0].max()), float(b.memory.host[0].max())
+    memory, host = float(b.memory.total[0, b.fullest]), float(b.memory.host[0].max())
     tokens = task.recipe.tokens / b.step
-    price = task.cluster.chip.price
+    price = priced.chip.price
     hours = degrees.chips_used * b.step / 3600.0
     return Plan(
         made_by=header.made_by,
@@ -109,7 +112,7 @@ def _plan(
         time=b.terms,
         tokens_per_second=tokens,
         tokens_per_second_per_chip=tokens / degrees.chips_used,
-        mfu=mfu(task, b.step, degrees.chips_used),
+        mfu=mfu(task, b.step, degrees.chips_used, priced.chip),
         price_per_million_tokens=None
         if price is None
         else price * hours / task.recipe.tokens * 1e6,
@@ -133,10 +136,10 @@ def _plan(
     )
 
 
-def mfu(task: Task, step: float, chips: int) -> float:
+def mfu(task: Task, step: float, chips: int, chip: Chip) -> float:
     """Model FLOPs utilisation: three forward passes' FLOPs (causal attention halved) over the peak of the chips."""
     flops = task.model.training_flops() * task.recipe.global_batch
-    return flops / (step * chips * task.cluster.chip.peak_for(task.recipe.precision))
+    return flops / (step * chips * chip.peak_for(task.recipe.precision))
 
 
 def model_facts(task: Task) -> ModelFacts:
@@ -155,7 +158,21 @@ def model_facts(task: Task) -> ModelFacts:
 def cluster_facts(task: Task) -> ClusterFacts:
     """The cluster as the plan shows it."""
     cluster = task.cluster
-    levels = tuple(
+    return ClusterFacts(
+        name=cluster.name,
+        chip=cluster.chip.name,
+        num_chips=cluster.num_chips,
+        memory=cluster.chip.memory_bytes,
+        peak=cluster.chip.peak_for(task.recipe.precision),
+        levels=level_facts(cluster),
+        price=cluster.chip.price,
+        watts=cluster.chip.watts,
+    )
+
+
+def level_facts(cluster: Cluster) -> tuple[LevelFacts, ...]:
+    """The levels that a cluster needs."""
+    return tuple(
         LevelFacts(
             name=level.name,
             size=level.size or cluster.num_chips,
@@ -164,16 +181,6 @@ def cluster_facts(task: Task) -> ClusterFacts:
             latency=level.latency,
         )
         for level in cluster.levels[: cluster.depth]
-    )
-    return ClusterFacts(
-        name=cluster.name,
-        chip=cluster.chip.name,
-        num_chips=cluster.num_chips,
-        memory=cluster.chip.memory_bytes,
-        peak=cluster.chip.peak_for(task.recipe.precision),
-        levels=levels,
-        price=cluster.chip.price,
-        watts=cluster.chip.watts,
     )
 
 

@@ -13,7 +13,7 @@ from planner.cost.block import FAMILIES
 from planner.cost.cut import Cut
 from planner.cost.memory import TERMS, StageMemory
 from planner.cost.partition import by_stage, even_cut
-from planner.cost.prices import Prices, block_seconds, copies, state_seconds
+from planner.cost.prices import Mix, Prices, block_seconds, copies, state_seconds
 from planner.cost.step import StageTimes, makespans, memory_of_stages, stage_times
 from planner.plan.schema import Degrees, Stage, Term
 from planner.search.stages.stated import label
@@ -42,7 +42,7 @@ class Breakdown:
     """One candidate, taken apart."""
 
     prices: Prices
-    """A table of one row."""
+    """A table of one row; of stages on pools of different chips, as the busiest one sees it."""
     times: StageTimes
     memory: StageMemory
     terms: tuple[Term, ...]
@@ -79,16 +79,20 @@ class Breakdown:
 
     @property
     def fullest(self) -> int:
-        """The stage that needs most memory."""
-        return int(np.argmax(self.memory.total[0]))
+        """The stage that needs most of its chips' memory."""
+        limits = [
+            self.prices.at(stage).task.memory_limit for stage in range(len(self.times.blocks))
+        ]
+        return int(np.argmax(self.memory.total[0] / limits))
 
 
 def breakdown(prices: Prices, row: int) -> Breakdown:
     """Take one row of a table of prices apart."""
     p = prices.take(np.array([row]))
     times = stage_times(p)
+    p = replace(p.at(int(np.argmax(_work(times)))), mix=p.mix)
     makespan = float(makespans(p, times)[0])
-    unsent = float(makespans(replace(p, sends=p.sends.free()), times)[0])
+    unsent = float(makespans(p.without_sends(), times)[0])
     terms = _step_terms(p, times, makespan, unsent)
     return Breakdown(
         prices=p,
@@ -113,7 +117,8 @@ def _work(times: StageTimes) -> Array:
 def _hidden_sends(p: Prices, times: StageTimes) -> float:
     """Seconds of sends of the busiest boundary that run behind compute, both ways."""
     stages, chunks = times.blocks.shape[:2]
-    each = float(p.sends.hidden_boundaries(stages).max())
+    behind = p.sends.hidden_boundaries(stages) if p.mix is None else p.mix.hidden
+    each = float(behind.max())
     return float(2.0 * p.micro_batches[0] * chunks * each)
 
 
@@ -191,8 +196,16 @@ def degrees_of(p: Prices, row: int = 0) -> Degrees:
         schedule=SCHEDULES[int(rows.schedule[row])],
         offload=OFFLOAD[int(rows.offload[row])],  # type: ignore[arg-type]
         order=order,
+        pools=() if p.mix is None else _pools(p.mix),
         chips_used=int(rows.ranks[row]),
     )
+
+
+def _pools(mix: Mix) -> tuple[str, ...]:
+    """The pool of every stage; nothing where stages reach over several."""
+    if (mix.stands.sum(axis=0) > 1).any():
+        return ()
+    return tuple(mix.parts[pool].task.cluster.name for pool in mix.stands.argmax(axis=0))
 
 
 def _divided(p: Prices, row: int) -> dict[str, Any]:
@@ -225,6 +238,7 @@ def stages(b: Breakdown) -> tuple[Stage, ...]:
             recompute=again[stage],
             embedding=stage == 0,
             head=stage == (0 if folded else pp - 1),
+            **_chips(b.prices, stage),
             forward=float(b.times.forward[0, stage].sum()),
             backward=float(b.times.backward[0, stage].sum()),
             in_flight=float(b.memory.in_flight[0, stage]),
@@ -234,6 +248,19 @@ def stages(b: Breakdown) -> tuple[Stage, ...]:
         )
         for stage in range(pp)
     )
+
+
+def _chips(p: Prices, stage: int) -> dict[str, Any]:
+    """What a stage stands on, where there are pools of different chips."""
+    if p.mix is None:
+        return {}
+    parts = [
+        part.task for part, here in zip(p.mix.parts, p.mix.stands[:, stage], strict=True) if here
+    ]
+    return {
+        "chip": " + ".join(dict.fromkeys(task.cluster.chip.name for task in parts)),
+        "memory_limit": min(task.memory_limit for task in parts),
+    }
 
 
 def memory_terms(b: Breakdown, stage: int) -> tuple[Term, ...]:

@@ -184,7 +184,7 @@ def _derived(
 def _whole(b: Breakdown) -> Derivations:
     """Throughput, utilisation and price."""
     task, chips = b.prices.task, float(b.prices.rows.ranks[0])
-    recipe, chip = task.recipe, task.cluster.chip
+    recipe, chip = task.recipe, b.prices.chip
     peak, flops = chip.peak_for(recipe.precision), float(task.model.flops())
     unmade = 3.0 * flops - task.model.training_flops()
     step = _seconds(b.step, "one step")

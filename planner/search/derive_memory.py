@@ -24,7 +24,7 @@ def memory_derivations(b: Breakdown) -> dict[str, Derivation]:
     parts = {
         name.removeprefix("memory."): _bytes(term.value, term.label) for name, term in terms.items()
     }
-    total = float(b.memory.total[0].max())
+    total = float(b.memory.total[0, b.fullest])
     kept["memory"] = Derivation(
         meaning=f"The fullest chip, on stage {b.fullest}: the median of what runs need.",
         formula=" + ".join(parts),
@@ -54,7 +54,8 @@ def _host(b: Breakdown) -> dict[str, Derivation]:
     if not needed.any():
         return {}
     stage = int(needed.argmax())
-    p, table = b.prices, b.prices.table
+    p = b.prices.at(stage)
+    table = p.table
     held = b.times.blocks[stage].sum(axis=0)
     dense, expert = (float(part[p.key[0]] @ held) for part in (table.dense, table.expert))
     host = p.each(p.states.host)[:, 0]
@@ -89,7 +90,8 @@ def _host(b: Breakdown) -> dict[str, Derivation]:
 
 def _states(b: Breakdown) -> dict[str, Derivation]:
     """Weights, gradients, optimizer: parameters on the chip times bytes for each."""
-    p, table = b.prices, b.prices.table
+    p = b.prices.at(b.fullest)
+    table = p.table
     held = b.times.blocks[b.fullest].sum(axis=0)
     dense, expert = (float(part[p.key[0]] @ held) for part in (table.dense, table.expert))
     found = {}

@@ -46,7 +46,7 @@ def timeline(b: Breakdown) -> Timeline:
     p, times = b.prices, b.times
     stages, chunks = times.forward.shape[-2:]
     schedule, m = Schedule(int(p.rows.schedule[0])), int(p.micro_batches[0])
-    send = p.sends.boundaries(stages)
+    send = p.delays(stages)
     run = partial(_run, schedule, times, send)
     group = int(group_size(stages, m)) if schedule.grouped else stages
     whole = float(makespan(schedule, m, times.forward, times.backward, send, times.weight)[0])

@@ -31,9 +31,11 @@ ALLOWED: dict[str, set[str]] = {
     "question": ASKED | {"search"},
     "known": ASKED,
     "planning": ASKED | {"cost", "search", "question"},
+    "pooled": ASKED | {"search", "question", "planning"},
+    "asking": ASKED | {"search", "question", "planning", "pooled"},
     "studies": ASKED | {"cost", "search", "question", "planning"},
     "output": BOTTOM | {"plan", "report", "export"},
-    "api": ASKED | {"question", "known", "planning", "studies", "calibrate", "output"},
+    "api": ASKED | {"question", "known", "planning", "asking", "studies", "calibrate", "output"},
     "cli": BOTTOM
     | {"api", "plan", "report", "export", "calibrate", "studies", "runtime", "output", "known"},
 }

@@ -15,9 +15,10 @@ import numpy as np
 from planner.candidates import RECOMPUTE
 from planner.cost.cut import FULL, NONE, SELECTIVE
 from planner.cost.memory import memory_parts
-from planner.cost.prices import Prices, block_seconds, weight_seconds
+from planner.cost.prices import Prices, after_seconds, block_seconds, weight_seconds
 from planner.units import Array, BoolArray, IntArray
 
+TIMES = ("forward", "backward", "weight", "after")
 Mixing: TypeAlias = Literal["alike", "count", "stages"]
 """How layers may differ in what they recompute: not at all; every chunk the same number as a whole; by stage."""
 
@@ -77,18 +78,25 @@ class Priced:
     """Seconds of one micro-batch."""
     backward: Array
     weight: Array
+    after: Array
+    """Of gradients and the optimizer, once a step."""
     fits: BoolArray
 
 
-def priced(p: Prices, found: Choices, flying: Array, limit: float) -> Priced:
+def priced(p: Prices, found: Choices, flying: Array, limit: float | Array) -> Priced:
     """Seconds of all choices on all stages of a single candidate, and whether they fit.
 
     Args:
         p: the candidate, its table widened.
         found: the choices.
         flying: micro-batches whose activations each stage holds; ``(stages,)``.
-        limit: bytes, of the median.
+        limit: bytes, of the median; of all stages or of each.
     """
+    if p.mix is not None:
+        each = [priced(part, found, flying, limit) for part in p.mix.parts]
+        slow = {n: p.mix.slowest([getattr(one, n)[None] for one in each])[0] for n in TIMES}
+        full = p.mix.slowest([(~one.fits[None]).astype(np.float64) for one in each])[0]
+        return Priced(**slow, fits=full == 0)
     stages = len(flying)
     blocks = np.repeat(found.blocks[None], stages, axis=0)
     blocks[0, :, 0] = 1
@@ -99,11 +107,13 @@ def priced(p: Prices, found: Choices, flying: Array, limit: float) -> Priced:
     parts = memory_parts(p, flat, np.repeat(flying, len(found.run))[None])
     memory = sum(parts[1:], parts[0]).reshape(stages, -1)
     forward, backward = block_seconds(p)
+    there, back = blocks @ forward[0], blocks @ backward[0]
     return Priced(
-        forward=blocks @ forward[0],
-        backward=blocks @ backward[0],
+        forward=there,
+        backward=back,
+        after=after_seconds(p, blocks, there + back),
         weight=blocks @ weight_seconds(p)[0],
-        fits=memory <= limit,
+        fits=memory <= np.reshape(limit, (-1, 1)),
     )
 
 

@@ -13,9 +13,11 @@ from planner.cost.prices import Prices, with_cut
 from planner.cost.step import makespans, memory_of_stages, stage_times, step_seconds
 from planner.cost.table import KEY_AXIS
 from planner.search.stages.chunked import Chunked
+from planner.search.stages.on_pools import OnPools
 from planner.search.stages.options import Mixing
 from planner.search.stages.single import Single
 from planner.search.stages.stated import base_mode
+from planner.units import Array
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -31,13 +33,15 @@ class Refined:
     """Share by which an unknown cut may still be faster."""
 
 
-def refine(p: Prices, mixing: Mixing, limit: float, reached: float = np.inf) -> Refined | None:
+def refine(
+    p: Prices, mixing: Mixing, limit: float | Array, reached: float = np.inf
+) -> Refined | None:
     """The best cut of a layout.
 
     Args:
         p: the layout, a table of one row.
         mixing: how its layers may differ in what they recompute; ``alike`` keeps the layout's mode.
-        limit: bytes, of the median.
+        limit: bytes, of the median; of all stages or of each.
         reached: seconds of a step; slower cuts may be left out.
 
     Returns:
@@ -51,12 +55,13 @@ def refine(p: Prices, mixing: Mixing, limit: float, reached: float = np.inf) -> 
         return None
     layers = even_cut(p.task.model.num_layers, pp, vpp)
     wide = with_cut(_alone(p), uniform(layers, int(p.rows.recompute[0])))
-    search = Chunked(wide, mixing, limit) if vpp > 1 or pp == 1 else Single(wide, mixing, limit)
+    one = Single if p.mix is None else OnPools
+    search = (Chunked if vpp > 1 or pp == 1 else one)(wide, mixing, limit)
     best = None
     for cut, gap in search.cuts(reached):
         rows = replace(wide.rows, recompute=np.array([base_mode(cut)]))
-        found = _exact(with_cut(replace(wide, rows=rows), cut), gap)
-        if found.memory <= limit and (best is None or found.step < best.step):
+        found, memory = _exact(with_cut(wide.stated(rows), cut), gap)
+        if (memory <= limit).all() and (best is None or found.step < best.step):
             best = found
     return best
 
@@ -67,11 +72,13 @@ def _alone(p: Prices) -> Prices:
         each.name: getattr(p.table, each.name).take(p.key, axis=KEY_AXIS[each.name])
         for each in fields(p.table)
     }
-    return replace(p, table=replace(p.table, **rows), key=np.zeros(1, dtype=np.int64))
+    mix = p.mix and replace(p.mix, parts=tuple(map(_alone, p.mix.parts)))
+    return replace(p, table=replace(p.table, **rows), key=np.zeros(1, dtype=np.int64), mix=mix)
 
 
-def _exact(p: Prices, gap: float) -> Refined:
+def _exact(p: Prices, gap: float) -> tuple[Refined, Array]:
+    """A candidate with its cut, and the memory of its stages."""
     times = stage_times(p)
     step = step_seconds(p, times, makespans(p, times))
-    memory = memory_of_stages(p, times.blocks).total.max()
-    return Refined(p, float(step[0]), float(memory), gap)
+    memory = memory_of_stages(p, times.blocks).total[0]
+    return Refined(p, float(step[0]), float(memory.max()), gap), memory

@@ -8,12 +8,13 @@ from planner.candidates import RECOMPUTE
 from planner.cost.activations import held_at_once
 from planner.cost.prices import Prices, cut_of
 from planner.search.stages.options import Choices, Mixing, Priced, choices, priced
+from planner.units import Array
 
 
 class Runs:
     """Choices of recompute for the runs of layers that stages may hold."""
 
-    def __init__(self, p: Prices, mixing: Mixing, limit: float) -> None:
+    def __init__(self, p: Prices, mixing: Mixing, limit: float | Array) -> None:
         self.p, self.mixing, self.limit = p, mixing, limit
         self.pp, self.vpp = int(p.rows.pp[0]), int(p.rows.vpp[0])
         self.model = p.task.model

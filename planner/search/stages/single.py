@@ -30,7 +30,7 @@ class Single(Runs):
         Args:
             reached: seconds; cuts whose makespan is longer may be left out.
         """
-        sizes = self._sizes()
+        sizes = self._sizes(reached)
         layers = self.model.layers
         spans = [(low, size) for size in sizes.tolist() for low in range(len(layers) + 1 - size)]
         numbers: dict[tuple[int, ...], int] = {}
@@ -44,12 +44,27 @@ class Single(Runs):
         for count in self.counts(int(sizes.max())):
             full = None if count is None else np.minimum(count, lengths)
             chosen = fastest(found, known, full)
-            stages = solve(self._table(sizes, runs, chosen, known), start, reached)
-            if stages is not None:
-                reached = min(reached, stages.makespan)
+            table, after = self._table(sizes, runs, chosen, known)
+            for stages, beaten in self._solved(table, after, start, reached):
+                reached = min(reached, beaten)
                 yield self._cut(stages, sizes, runs, chosen, found), _gap(stages)
 
-    def _sizes(self) -> IntArray:
+    def _solved(
+        self, table: StageTable, after: Array, start: IntArray, reached: float
+    ) -> Iterator[tuple[Stages, float]]:
+        """The best cut of a table, with the makespan that others must beat.
+
+        Args:
+            table: what every stage may hold.
+            after: seconds that follow the schedule; shape as of the table's seconds.
+            start: a cut to improve.
+            reached: seconds; cuts whose makespan is longer may be left out.
+        """
+        stages = solve(table, start, reached)
+        if stages is not None:
+            yield stages, stages.makespan
+
+    def _sizes(self, reached: float) -> IntArray:
         """Numbers of layers that a stage may hold."""
         forward, backward = block_seconds(self.p)
         seconds = (forward + backward)[0]
@@ -62,7 +77,8 @@ class Single(Runs):
 
     def _table(
         self, sizes: IntArray, runs: IntArray, chosen: IntArray, known: Priced
-    ) -> StageTable:
+    ) -> tuple[StageTable, Array]:
+        """What every stage may hold, and the seconds that follow the schedule; shapes as of the table's seconds."""
         stage = np.arange(self.pp)[:, None, None]
         choice = np.where(runs >= 0, chosen[:, np.maximum(runs, 0)], -1)
         empty = (sizes == 0) & (stage > 0) & (stage < self.pp - 1)
@@ -71,15 +87,16 @@ class Single(Runs):
         def seconds(part: Array) -> Array:
             return np.where(choice >= 0, part[stage, np.maximum(choice, 0)], np.inf)
 
-        return StageTable(
+        table = StageTable(
             schedule=Schedule(int(self.p.rows.schedule[0])),
             micro_batches=int(self.p.micro_batches[0]),
             sizes=sizes,
             forward=seconds(known.forward),
             backward=seconds(known.backward),
             weight=seconds(known.weight),
-            send=self.p.sends.boundaries(self.pp)[0],
+            send=self.p.delays(self.pp)[0],
         )
+        return table, seconds(known.after)
 
     def _cut(
         self, stages: Stages, sizes: IntArray, runs: IntArray, chosen: IntArray, found: Choices

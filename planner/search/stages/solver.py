@@ -14,7 +14,7 @@ two stages, judged by exact simulation. Few cuts are all simulated instead.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations_with_replacement, product
 from math import comb
 
@@ -89,6 +89,17 @@ class StageTable:
             for part in (self.forward, self.backward, self.weight)
         )
 
+    def of(self, part: Array, layers: IntArray) -> Array:
+        """What a table of the same shape has for a cut; ``(stages,)``."""
+        low = np.cumsum(layers) - layers
+        return np.asarray(
+            part[np.arange(self.num_stages), low, np.searchsorted(self.sizes, layers)]
+        )
+
+    def where(self, mask: BoolArray) -> StageTable:
+        """The same without runs of layers where the mask is false."""
+        return replace(self, forward=np.where(mask, self.forward, np.inf))
+
     def allows(self, cuts: IntArray) -> BoolArray:
         """Which cuts put on every stage what it may hold; ``(n,)``."""
         forward, backward, _ = self.times(cuts)
@@ -125,11 +136,7 @@ def solve(table: StageTable, start: IntArray | None = None, known: float = np.in
     least = _scan(table, lambda _, before, own: before + own)
     if least is None:
         return None
-    half = least[0] / 2
-    if (
-        lower_bound(table.schedule, p, table.micro_batches, 1, half, half, table.send[:-1].min())
-        >= known
-    ):
+    if not _possible(table, least[0], known):
         return None
     stay = _scan(table, _staying(table)) or least
     period = _least_period(table, least[0], [least[1], stay[1]])
@@ -141,6 +148,34 @@ def solve(table: StageTable, start: IntArray | None = None, known: float = np.in
     ]
     found, seconds = _improved(table, np.unique(np.stack(cuts), axis=0))
     return Stages(found, seconds, _bound(table, least[0], period[0], seconds))
+
+
+def _possible(table: StageTable, whole: float, known: float) -> bool:
+    """Whether some cut could be faster than what is known; where not, no cut is.
+
+    A stage that works w_i on a micro-batch runs all m of them; and under 1F1B the path that stays on it takes
+    (m - p + i) w_i + W + the sum of w_j for j > i, so that (m - p + i - 1) w_i is at most what is known less 2 W,
+    more by what the stages before it work. Stages hold no more layers than they finish in time.
+    """
+    p, m = table.num_stages, table.micro_batches
+    half = whole / 2
+    least = lower_bound(table.schedule, p, m, 1, half, half, table.send[:-1].min())
+    if least >= known:
+        return False
+    if np.isinf(known):
+        return True
+    spare = known - float(table.pairs.sum()) - 2.0 * whole
+    before, held = 0.0, 0
+    for stage, seconds in enumerate(table.forward + table.backward):
+        limit, times = known / m, m - p + stage - 1
+        if table.schedule == Schedule.ONE_F_ONE_B and times > 0:
+            limit = min(limit, (spare + before) / times)
+        fast = seconds < limit
+        if not fast.any():
+            return False
+        held += int(table.sizes[fast.any(axis=0)].max())
+        before += float(seconds[fast].max())
+    return held >= table.num_layers
 
 
 def _bound(table: StageTable, whole: float, period: float, found: float) -> float:

@@ -1,0 +1,72 @@
+"""What a plan runs on: a cluster in a few numbers, or pools of different chips and the ways to use them."""
+
+from __future__ import annotations
+
+from planner.plan.part import Part
+
+
+class LevelFacts(Part):
+    """One tier of the network."""
+
+    name: str
+    size: int
+    """Chips in one group."""
+    bandwidth: float
+    """Bytes/s a chip and direction, on the wire."""
+    achieved: float
+    """Bytes/s a chip and direction that large collectives reach."""
+    latency: float
+    """Seconds for one step of a collective."""
+
+
+class PoolFacts(Part):
+    """One of several pools of different chips."""
+
+    name: str
+    chip: str
+    num_chips: int
+    chips_used: int
+    """Chips that the plan uses."""
+    memory: float
+    """Usable bytes on a chip."""
+    memory_limit: float
+    """Bytes a chip that a plan may use."""
+    peak: float
+    """FLOP/s of one chip in the recipe's precision, dense, data sheet."""
+    levels: tuple[LevelFacts, ...]
+    price: float | None = None
+    """Dollars for one chip-hour."""
+
+
+class ClusterFacts(Part):
+    """The cluster in a few numbers; of pools of different chips, the average chip, and what each of them has."""
+
+    name: str
+    chip: str
+    num_chips: int
+    memory: float
+    """Usable bytes on a chip."""
+    peak: float
+    """FLOP/s of one chip in the recipe's precision, dense, data sheet."""
+    levels: tuple[LevelFacts, ...]
+    price: float | None = None
+    """Dollars for one chip-hour."""
+    watts: float | None = None
+    """Power limit of a chip, where known."""
+    pools: tuple[PoolFacts, ...] = ()
+    """Pools of different chips; empty where all are alike."""
+    link: LevelFacts | None = None
+    """The network between pools."""
+
+
+class Use(Part):
+    """One way to use pools of different chips, and the best that it does."""
+
+    text: str
+    """In words: ``only h100-sxm``, ``stages on both``."""
+    chips: int
+    """Chips that it uses."""
+    step: float | None
+    """Seconds of its fastest step; None where nothing fits, or where it is known to be slower than the plan."""
+    note: str = ""
+    """Why there is no step, or what the step rests on."""

@@ -1,0 +1,109 @@
+"""From a question on pools of different chips to its answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from planner.errors import PlannerError
+from planner.hardware.limit import memory_limit
+from planner.hardware.pools import Pools
+from planner.plan.schema import Assumption, NoPlan, Plan
+from planner.planning import header_of, made_by
+from planner.question import Question, Understood, assumed_hardware, understand
+from planner.search.engine import Progress
+from planner.search.miss import build_miss
+from planner.search.pools.answer import build_plan, pool_facts
+from planner.search.pools.place import Site
+from planner.search.pools.uses import Way, ways
+
+
+def plan_pools(
+    question: Question, pools: Pools, progress: Callable[[Progress], None] | None = None
+) -> Plan | NoPlan:
+    """The fastest way to use the pools, with its proof; or why there is none.
+
+    Raises:
+        PlannerError: wrong input, or something that pools of different chips do not take (C06).
+    """
+    known, site = understood(question, pools)
+    found = ways(
+        site, known.pins, top=question.top, time_limit=question.time_limit, progress=progress
+    )
+    if found[0].steps:
+        return build_plan(site, pools, found, header_of(known, known.pins))
+    return _miss(known, site, pools, found)
+
+
+def understood(question: Question, pools: Pools) -> tuple[Understood, Site]:
+    """Read model, recipe and trainer once, for all pools.
+
+    Raises:
+        PlannerError: as :func:`planner.question.understand`; what pools do not take (C06).
+    """
+    _check(question)
+    weakest = next((p for p in pools.pools if "bf16" not in p.chip.peak), pools.pools[0])
+    stand_in = replace(weakest, num_chips=pools.num_chips, assumed=())
+    known = understand(replace(question, memory_limit=None), stand_in)
+    if known.pins.operators:
+        raise PlannerError.of("C06", "pins on operators are not taken on pools of different chips.")
+    tasks = []
+    for pool in pools.pools:
+        pool.chip.peak_for(known.task.recipe.precision)
+        limit = memory_limit(question.memory_limit, pool.chip)
+        tasks.append(
+            replace(known.task, cluster=pool, memory_limit=limit, copy_kv=known.pins.copy_kv)
+        )
+    own = {a.text for a in assumed_hardware(question, known.task.trainer, stand_in)}
+    told = [a for a in known.assumptions if a.text not in own or a.key == "trainer"]
+    known = replace(known, assumptions=(*told, *_assumed(question, pools, known)))
+    return known, Site(tuple(tasks), pools.link)
+
+
+def _assumed(question: Question, pools: Pools, known: Understood) -> list[Assumption]:
+    """What is assumed of every pool, with its name, and of the network between them."""
+    found = [
+        Assumption(key=each.key, text=f"{pool.name}: {each.text}")
+        for pool in pools.pools
+        for each in assumed_hardware(question, known.task.trainer, pool)
+        if each.key != "trainer"
+    ]
+    return [*found, *(Assumption(key="cluster", text=text) for text in pools.assumed)]
+
+
+def _check(question: Question) -> None:
+    taken = {
+        "--objective cost-per-token": question.objective != "step-time",
+        "--what-if": bool(question.what_if),
+        "--warm-start": bool(question.warm_start),
+    }
+    for option, given in taken.items():
+        if given:
+            raise PlannerError.of(
+                "C06",
+                f"{option} is not taken on pools of different chips.",
+                "Leave it out, or ask about one pool at a time.",
+            )
+
+
+def _miss(known: Understood, site: Site, pools: Pools, found: tuple[Way, ...]) -> NoPlan:
+    """No way fits: the closest miss of the pool with most memory."""
+    roomiest = max(
+        (way for way in found if way.pool is not None),
+        key=lambda way: site.tasks[way.pool or 0].memory_limit,
+    )
+    assert roomiest.pool is not None and roomiest.outcome is not None
+    miss = build_miss(
+        site.tasks[roomiest.pool],
+        known.pins,
+        roomiest.outcome.space,
+        made_by=made_by(),
+        assumptions=known.assumptions,
+        larger=None,
+        stopped=roomiest.stopped,
+    )
+    told = f"No way to use the pools fits; this is the closest miss of {roomiest.text}."
+    facts = pool_facts(site, pools, [0] * len(pools.pools))
+    return miss.model_copy(
+        update={"cluster": facts, "explanation": f"{told} {miss.explanation}".strip()}
+    )

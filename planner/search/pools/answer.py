@@ -1,0 +1,168 @@
+"""The plan of a question on pools of different chips."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from planner.cost.prices import Prices
+from planner.hardware.cluster import Level
+from planner.hardware.pools import Pools, blended
+from planner.plan.cluster import ClusterFacts, LevelFacts, PoolFacts, Use
+from planner.plan.schema import Plan, Proof
+from planner.search.alternatives import rows_of
+from planner.search.answer import Header, assembled, level_facts, removed_facts
+from planner.search.breakdown import breakdown
+from planner.search.pools.place import Site
+from planner.search.pools.uses import Way
+from planner.trainers.trainer import Task
+from planner.units import show_seconds
+
+PROVEN = 1e-3
+"""Share by which a cut that nobody looked at may be faster; as of the stages of any plan."""
+
+
+def build_plan(site: Site, pools: Pools, found: Sequence[Way], header: Header) -> Plan:
+    """The plan of the fastest way; there is one that fits.
+
+    Args:
+        site: the question.
+        pools: as the user named them.
+        found: all ways, fastest first.
+        header: what the plan carries besides.
+    """
+    best = found[0]
+    task, priced = _fullest(site, best)
+    removed = () if best.outcome is None else removed_facts(task, best.outcome.space)
+    plan = assembled(
+        task,
+        priced,
+        header,
+        alternatives=rows_of(best.rows),
+        removed=removed,
+        proof=_proof(found),
+    )
+    return on_pools(plan, site, pools, priced, tuple(_use(way, best) for way in found))
+
+
+def on_pools(
+    plan: Plan, site: Site, pools: Pools, priced: Prices, uses: tuple[Use, ...] = ()
+) -> Plan:
+    """A plan with what is known of the pools; stages of a pool alone get its name."""
+    used = _chips_used(site, priced)
+    stages = plan.stages
+    if priced.mix is None:
+        task = priced.task
+        told = {"chip": task.cluster.chip.name, "memory_limit": task.memory_limit}
+        stages = tuple(stage.model_copy(update=told) for stage in stages)
+        names = (task.cluster.name,) * len(stages)
+        degrees = plan.degrees.model_copy(update={"pools": names})
+    else:
+        degrees = plan.degrees
+    facts = pool_facts(site, pools, used)
+    idle = [
+        f"{pool.num_chips - pool.chips_used} of {pool.num_chips} chips of {pool.name}"
+        for pool in facts.pools
+        if pool.chips_used < pool.num_chips
+    ]
+    warnings = plan.warnings
+    if idle:
+        why = _why_idle(plan, uses)
+        warnings = (*warnings, f"Left unused: {', '.join(idle)}{why}.")
+    return plan.model_copy(
+        update={
+            "cluster": facts,
+            "stages": stages,
+            "degrees": degrees,
+            "uses": uses,
+            "warnings": tuple(text for text in warnings if not text.endswith("are left unused.")),
+        }
+    )
+
+
+def _why_idle(plan: Plan, uses: tuple[Use, ...]) -> str:
+    more = [use for use in uses if use.step is not None and use.chips > plan.degrees.chips_used]
+    if not more:
+        return ""
+    return f", as with them the step takes {show_seconds(min(use.step or np.inf for use in more))} or more"
+
+
+def pool_facts(site: Site, pools: Pools, used: Sequence[int]) -> ClusterFacts:
+    """The pools as the plan shows them."""
+    chips = [(task.cluster.chip, task.cluster.num_chips) for task in site.tasks]
+    mean, precision = blended(chips), site.tasks[0].recipe.precision
+    return ClusterFacts(
+        name=pools.name,
+        chip=mean.name,
+        num_chips=pools.num_chips,
+        memory=mean.memory_bytes,
+        peak=mean.peak_for(precision),
+        levels=(*level_facts(site.tasks[0].cluster),),
+        price=mean.price,
+        watts=mean.watts,
+        pools=tuple(_pool_facts(task, count) for task, count in zip(site.tasks, used, strict=True)),
+        link=_level(site.link, pools.num_chips),
+    )
+
+
+def _pool_facts(task: Task, used: int) -> PoolFacts:
+    cluster = task.cluster
+    return PoolFacts(
+        name=cluster.name,
+        chip=cluster.chip.name,
+        num_chips=cluster.num_chips,
+        chips_used=used,
+        memory=cluster.chip.memory_bytes,
+        memory_limit=task.memory_limit,
+        peak=cluster.chip.peak_for(task.recipe.precision),
+        levels=level_facts(cluster),
+        price=cluster.chip.price,
+    )
+
+
+def _level(level: Level, chips: int) -> LevelFacts:
+    return LevelFacts(
+        name=level.name,
+        size=chips,
+        bandwidth=level.bandwidth,
+        achieved=level.achieved,
+        latency=level.latency,
+    )
+
+
+def _chips_used(site: Site, priced: Prices) -> list[int]:
+    if priced.mix is not None:
+        return list(priced.mix.chips)
+    name = priced.task.cluster.name
+    ranks = int(priced.rows.ranks[0])
+    return [ranks if task.cluster.name == name else 0 for task in site.tasks]
+
+
+def _fullest(site: Site, best: Way) -> tuple[Task, Prices]:
+    """The best layout, and the question on the pool of its fullest stage."""
+    priced = best.rows[0]
+    b = breakdown(priced, 0)
+    return b.prices.at(b.fullest).task, priced
+
+
+def _use(way: Way, best: Way) -> Use:
+    step = way.step if way.steps else None
+    return Use(text=way.text, chips=way.chips, step=step, note=way.note)
+
+
+def _proof(found: Sequence[Way]) -> Proof:
+    best = found[0]
+    bound = min(best.step, *(way.bound for way in found))
+    gap = max(0.0, 1.0 - bound / best.step)
+    return Proof(
+        optimal=gap < PROVEN,
+        bound=bound,
+        gap=gap if gap >= PROVEN else 0.0,
+        searched=sum(way.searched for way in found),
+        allowed=sum(way.searched for way in found),
+        fitting=sum(way.searched for way in found),
+        refined=sum(way.refined for way in found),
+        cut_gap=best.gap,
+        stopped=any(way.stopped for way in found),
+    )

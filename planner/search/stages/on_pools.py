@@ -1,0 +1,45 @@
+"""The best cuts of a layout whose stages stand on pools of different chips."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from planner.cost.prices import block_seconds
+from planner.search.stages.single import Single
+from planner.search.stages.solver import EQUAL, Stages, StageTable, solve
+from planner.units import Array, IntArray
+
+
+class OnPools(Single):
+    """One chunk a stage, as many layers as its chips are fast.
+
+    What follows the schedule, gradients and the optimizer of the slowest stage, differs as much as the stages do: the
+    fastest step may have a longer schedule than the shortest one.
+    """
+
+    def _solved(
+        self, table: StageTable, after: Array, start: IntArray, reached: float
+    ) -> Iterator[tuple[Stages, float]]:
+        """Always the least makespan among cuts after which less follows, until what is gained cannot pay."""
+        after = after / (1.0 + self.p.task.trainer.overhead.jitter)
+        allowed = np.isfinite(table.forward)
+        least = float(np.where(allowed, after, np.inf).min(axis=(1, 2)).max())
+        found = solve(table, start, reached)
+        while found is not None:
+            last = float(table.of(after, found.layers).max())
+            reached = min(reached, found.makespan + last - least)
+            yield found, reached
+            table = table.where(after < last * (1.0 - EQUAL))
+            found = solve(table, start, reached)
+
+    def _sizes(self, reached: float) -> IntArray:
+        """Numbers of layers that a stage on the fastest pool may hold: it runs them once for every micro-batch."""
+        assert self.p.mix is not None
+        kinds = slice(1, 1 + len(self.model.blocks))
+        least = min(
+            float(np.add(*block_seconds(part))[0, kinds].min()) for part in self.p.mix.parts
+        )
+        most = reached / (least * float(self.p.micro_batches[0]))
+        return np.arange(int(min(self.model.num_layers - self.pp + 2, most)) + 1)

@@ -1,0 +1,188 @@
+"""The fastest pipeline over pools of different chips against brute force over layouts, seats and cuts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import combinations_with_replacement
+
+import numpy as np
+import pytest
+
+from planner.candidates import single
+from planner.cost.cut import Cut, uniform
+from planner.cost.prices import prices, with_cut
+from planner.cost.step import exact, makespans, memory_of_stages, stage_times
+from planner.frontends.cluster_file import read_cluster
+from planner.hardware.pools import Pools, slowest_link
+from planner.planning import plan
+from planner.question import Question, understand
+from planner.search.pools.bounds import Beside, speeds, step_bounds
+from planner.search.pools.place import Seats, Site, placed, rooms, spread
+from planner.search.pools.room import makespans as least_makespans
+from planner.search.pools.room import needs
+from planner.search.pools.search import search_pipelines
+from planner.search.pools.space import may_run, orders, seatings, stage_layouts
+from planner.search.stages.stated import base_mode
+from tests.pools.sites import MIXED, asked, site_of
+
+
+def cuts(layers, stages):
+    """Numbers of layers of every stage, inner ones not empty."""
+    for places in combinations_with_replacement(range(layers + 1), stages - 1):
+        sizes = np.diff([0, *places, layers])
+        if (sizes[1:-1] > 0).all():
+            yield sizes
+
+
+def recomputed(sizes, mixing):
+    """Cuts of these sizes: every chunk recomputes the same number of layers, or nothing may be recomputed."""
+    counts = range(int(sizes.max()) + 1) if mixing == "count" else (0,)
+    for count in counts:
+        yield Cut(sizes, np.minimum(sizes, count), np.zeros_like(sizes))
+
+
+def everything(site, pins, mixing):
+    """Steps of all pipelines over several pools that fit, with what they are."""
+    rows, _ = stage_layouts(site, pins)
+    for index in range(len(rows)):
+        row = rows.take(np.array([index]))
+        chips = int(row.ranks[0] // row.pp[0])
+        for stages in seatings(site, chips, pins).T:
+            for seats in orders(stages):
+                if not may_run(site, row, seats):
+                    continue
+                p = placed(site, row, seats)
+                for sizes in cuts(site.tasks[0].model.num_layers, len(seats.of_stage)):
+                    for cut in recomputed(sizes, mixing if row.recompute[0] == 0 else ""):
+                        mode = np.array([base_mode(cut)]) if mixing else row.recompute
+                        if not mixing:
+                            cut = uniform(sizes, int(row.recompute[0]))
+                        cutting = with_cut(p, cut).stated(replace(p.rows, recompute=mode))
+                        memory = memory_of_stages(cutting, stage_times(cutting).blocks).total[0]
+                        if (memory <= rooms(site, seats)).all():
+                            yield float(exact(cutting).step[0]), seats, sizes
+
+
+@pytest.mark.parametrize(
+    ("question", "mixing"),
+    [
+        (asked(pins=("recompute=none", "mbs=1", "tp=1", "zero=1"), layers=5), ""),
+        (asked(pins=("recompute=none", "mbs=2", "cp=1", "zero=1"), batch=16, layers=4), ""),
+        (asked("t4:2 + v100-sxm-16gb:3", pins=("recompute=none", "mbs=1", "cp=1"), layers=4), ""),
+        (
+            asked("a100-sxm-80gb:2 + h100-sxm:1 + t4:2", pins=("recompute=none", "mbs=1", "cp=1", "zero=1"), layers=4,
+                  precision="fp16"),
+            "",
+        ),
+        (
+            asked(model="gpt2-xl", pins=("mbs=1", "zero=0"), layers=12,
+                  memory_limit="50%", cluster="v100-sxm-16gb:1 + t4:1", batch=6),
+            "count",
+        ),
+    ],
+)  # fmt: skip
+def test_search_finds_what_brute_force_finds(question, mixing):
+    site, pins = site_of(question)
+    best, seats, sizes = min(everything(site, pins, mixing), key=lambda each: each[0])
+    found = search_pipelines(site, pins)
+    assert not found.stopped
+    first = found.best[0]
+    assert first.step == pytest.approx(best, rel=1e-3)
+    assert first.step >= best * (1 - 1e-9)
+    assert found.bound <= best * (1 + 1e-9)
+    assert found.bound >= best * (1 - 1e-3)
+    assert len(sizes) == len(seats.of_stage)
+
+
+def test_what_is_known_to_be_faster_ends_the_search():
+    site, pins = site_of(asked(layers=4, pins=("tp=1", "cp=1", "zero=1")))
+    free = search_pipelines(site, pins)
+    held = search_pipelines(site, pins, reached=free.best[0].step * 0.9)
+    assert not held.best
+    assert held.refined < free.refined
+    assert held.bound == free.best[0].step * 0.9
+
+
+@pytest.mark.parametrize("limit", [None, "40%"])
+def test_bounds_are_below_every_placing(limit):
+    site, pins = site_of(asked(layers=5, batch=32, memory_limit=limit, pins=("cp=1",)))
+    rows, _ = stage_layouts(site, pins)
+    rows = rows.take(rows.recompute == 0)
+    some = rows.take(np.arange(0, len(rows), max(1, len(rows) // 4)))
+    parts = tuple(prices(task, some) for task in site.tasks)
+    fast = speeds(parts)
+    need = needs(parts, [[0]] * len(some))
+    overhead = site.tasks[0].trainer.overhead
+    beside = Beside(overhead.step, overhead.jitter, site.tasks[0].model.num_layers)
+    compared = 0
+    for index in range(len(some)):
+        row = some.take(np.array([index]))
+        options = seatings(site, int(fast.chips[index]), pins)
+        bounds = step_bounds(fast.repeat(index, options.shape[1]), options, beside)
+        for stages, bound in zip(options.T, bounds, strict=True):
+            for seats in orders(stages):
+                steps, spans = [], []
+                for sizes in cuts(5, len(seats.of_stage)):
+                    p = with_cut(placed(site, row, seats), uniform(sizes, 0))
+                    times = stage_times(p)
+                    if (memory_of_stages(p, times.blocks).total[0] > rooms(site, seats)).any():
+                        continue
+                    steps.append(float(exact(p).step[0]))
+                    spans.append(float(makespans(p, times)[0]))
+                if not steps:
+                    continue
+                pools = np.array([seats.of_stage])
+                m = int(fast.micro_batches[index])
+                known = 2 * min(spans)
+                (least,) = least_makespans(need, index, pools, m, 5, known)
+                assert bound <= min(steps) * (1 + 1e-9)
+                assert least <= min(spans) * (1 + 1e-9)
+                (beaten,) = least_makespans(need, index, pools, m, 5, min(spans) * (1 + 1e-6))
+                assert np.isfinite(beaten)
+                compared += 1
+    assert compared > 10
+
+
+def test_two_pools_of_one_chip_cost_what_one_cluster_does():
+    """Seats change nothing where pools have the same chips and the network between them is their own."""
+    question = Question(model="gpt2-large", cluster="h100-sxm:32", global_batch=64, seq_len=1024)
+    whole = understand(question).task
+    half = replace(whole, cluster=read_cluster("h100-sxm:16"))
+    link = slowest_link((half.cluster, half.cluster))
+    site = Site((half, half), replace(link, latency=whole.cluster.levels[-1].latency))
+    row = single(dp=4, tp=2, pp=4, micro_batch=2, sp=1, sharding=1)
+    plain, mixed = prices(whole, row), placed(site, row, Seats((0, 1), (2, 2)))
+    cut = uniform(np.array([9, 9, 9, 9]), 0)
+    one, two = exact(with_cut(plain, cut)), exact(with_cut(mixed, cut))
+    assert two.step[0] == pytest.approx(one.step[0], rel=1e-12)
+    assert two.memory[0] == pytest.approx(one.memory[0], rel=1e-12)
+    over = spread(site, row)
+    assert exact(with_cut(over, cut)).step[0] == pytest.approx(one.step[0], rel=1e-12)
+
+
+def test_a_stage_on_several_pools_waits_for_the_slowest():
+    site, _ = site_of(asked("h100-sxm:8 + a100-sxm-80gb:8", layers=8, model="gpt2-xl", batch=32))
+    row = single(dp=8, tp=1, pp=2, micro_batch=1)
+    over = stage_times(spread(site, row))
+    for part in spread(site, row).mix.parts:
+        assert (over.forward >= stage_times(part).forward).all()
+    slow = spread(site, row).mix.parts[1]
+    assert np.array_equal(over.forward, stage_times(slow).forward)
+
+
+def test_pools_know_their_names_and_sizes():
+    pools = Pools(
+        name="two",
+        pools=(read_cluster("t4:4"), read_cluster("h100-sxm:8")),
+        link=slowest_link((read_cluster("t4:4"), read_cluster("h100-sxm:8"))),
+    )
+    assert pools.num_chips == 12
+    assert pools.link.bandwidth == read_cluster("t4:4").levels[-1].bandwidth
+
+
+def test_an_ordinary_command_refuses_pools():
+    from planner.errors import PlannerError
+
+    with pytest.raises(PlannerError) as caught:
+        plan(Question(model="gpt2", cluster=MIXED))
+    assert caught.value.faults[0].code == "C06"
