@@ -209,8 +209,10 @@ def after_seconds(p: Prices, blocks: Counts, room: Array) -> Array:
         room: seconds of one micro-batch on it, behind which gradients hide; ``(...)``.
     """
     dense, expert = (blocks @ part[p.key[0]] for part in (p.table.dense, p.table.expert))
-    once = p.states.once[0, 0] * dense + p.states.once[1, 0] * expert
-    update = p.states.update[0, 0] * dense + p.states.update[1, 0] * expert
+    once, update = (
+        each[0, 0] * dense + each[1, 0] * expert
+        for each in (p.each(p.states.once), p.each(p.states.update))
+    )
     share = p.task.trainer.overlap.gradients
     return np.asarray(np.maximum(share * once, once - room) + update)
 

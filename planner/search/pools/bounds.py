@@ -73,7 +73,7 @@ def _after(part: Prices, counts: IntArray) -> Array:
     """Exposed share of gradients, and the optimizer, for all parameters, dense and of experts; ``(2, n)``."""
     held = np.stack([(table @ counts)[part.key] for table in (part.table.dense, part.table.expert)])
     share = part.task.trainer.overlap.gradients
-    return np.asarray((share * part.states.once + part.states.update) * held)
+    return np.asarray(part.each(share * part.states.once + part.states.update) * held)
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,7 +69,8 @@ def _needs(p: Prices, may: BoolArray) -> tuple[Array, ...]:
     base = again[p.rows.recompute, np.arange(len(p.rows))]
     more = again - base
     dense, expert = p.table.dense[p.key], p.table.expert[p.key]
-    each = p.states.weights + p.states.gathered + p.states.gradients + p.states.optimizer
+    held = p.states.weights + p.states.gathered + p.states.gradients + p.states.optimizer
+    each = p.each(held)
     states = each[0][:, None] * dense + each[1][:, None] * expert
     kept = memory.fragmentation * p.table.saved[:, p.key, kinds]
     own = kept[p.rows.recompute, np.arange(len(p.rows))]
