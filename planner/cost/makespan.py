@@ -20,7 +20,6 @@ from planner.cost.program import (
     compile_orders,
     compile_schedule,
     simulate,
-    start_times,
 )
 from planner.units import Array, Number
 
@@ -71,10 +70,11 @@ def makespan(
         short = m - group * max(0, m // group - periods)
         times = tuple(part[open_rows] for part in (forward, backward, delay, late))
         program = compile_schedule(schedule, p, short, v, group)
-        found = simulate(program, *times).makespan
+        timing = simulate(program, *times)
+        found = timing.makespan
         settled = np.ones(len(open_rows), dtype=bool)
         if short < m:
-            period, settled = _steady(program, length, start_times(program, *times))
+            period, settled = _steady(program, length, timing.starts)
             found = found + (m - short) // group * period
         result[open_rows[settled]] = found[settled]
         open_rows = open_rows[~settled]

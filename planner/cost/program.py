@@ -48,6 +48,8 @@ class Timing:
     span: Array
     """Seconds from a stage's first start to its last end, of the stage where that is most; shape (...). Steps follow
     one another at this distance where no stage waits for the others between two steps."""
+    starts: Array
+    """Seconds at which each operation starts, at the places of the order table; shape (..., stages, operations)."""
 
 
 @lru_cache(maxsize=64)
@@ -192,29 +194,15 @@ def simulate(
     """
     ends, costs = _execute(program, forward, backward, send, weight)
     lasts = ends[program.number[:, -1] + 1]
-    firsts = (ends[1:] - costs)[program.number[:, 0]]
+    starts = (ends[1:] - costs)[program.number]
     makespan = np.asarray(lasts.max(axis=0))
     busy = program.microbatches * (forward + backward).sum(axis=-1)
-    return Timing(makespan, makespan[..., None] - busy, np.asarray((lasts - firsts).max(axis=0)))
-
-
-def start_times(
-    program: Program,
-    forward: Array,
-    backward: Array,
-    send: Number = 0.0,
-    weight: Array | None = None,
-) -> Array:
-    """When each operation starts, for a timeline; arguments as in :func:`simulate`.
-
-    Returns:
-        Seconds, at the places of ``program.orders``.
-
-    Shapes:
-        (..., stages, operations a stage).
-    """
-    ends, costs = _execute(program, forward, backward, send, weight)
-    return np.moveaxis((ends[1:] - costs)[program.number], (0, 1), (-2, -1))
+    return Timing(
+        makespan=makespan,
+        idle=makespan[..., None] - busy,
+        span=np.asarray((lasts - starts[:, 0]).max(axis=0)),
+        starts=np.moveaxis(starts, (0, 1), (-2, -1)),
+    )
 
 
 def _execute(

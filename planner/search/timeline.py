@@ -16,7 +16,7 @@ from planner.cost.makespan import makespan, timed_program
 from planner.cost.memory import TERMS
 from planner.cost.orders import FORWARD, NOTHING, Schedule, group_size
 from planner.cost.prices import ends_of
-from planner.cost.program import Program, start_times
+from planner.cost.program import Program, simulate
 from planner.cost.step import StageTimes
 from planner.plan.figures import Timeline, TimelineRow
 from planner.search.breakdown import Breakdown
@@ -107,7 +107,7 @@ class _Run:
 def _run(schedule: Schedule, times: StageTimes, send: Array, m: int) -> _Run:
     forward, backward, weight = times.forward, times.backward, times.weight
     program = timed_program(schedule, m, forward[0], backward[0], float(send.max()), weight[0])
-    starts = start_times(program, forward, backward, send, weight)[0]
+    starts = simulate(program, forward, backward, send, weight).starts[0]
     kinds = (forward[0], backward[0], (backward - weight)[0], weight[0])
     seconds = dict(zip("FBIW", kinds, strict=True))
     return _Run(program, starts, starts + _durations(program, seconds), seconds)

@@ -12,7 +12,7 @@ from scipy.optimize import linprog
 
 from planner.cost.bounds import lower_bound, makespan_equal, stage_bound
 from planner.cost.orders import BACKWARD, FORWARD, Schedule, in_flight, order, warmup
-from planner.cost.program import compile_schedule, simulate, start_times
+from planner.cost.program import compile_schedule, simulate
 
 many = settings(max_examples=600, deadline=None)
 some = settings(max_examples=150, deadline=None)
@@ -164,7 +164,7 @@ def test_simulation_equals_the_reference(case):
     rounding = 1e-12 * float(np.max(timing.makespan))
     waits = timing.makespan - m * times.sum((0, -1))
     assert timing.idle == pytest.approx(waits, abs=rounding)
-    starts, tables = start_times(program, *times, send), program.orders
+    starts, tables = simulate(program, *times, send).starts, program.orders
     for (stage, column), start in np.ndenumerate(starts):
         operation = (tables.kind, tables.chunk, tables.microbatch)
         kind, c, k = (int(table[stage, column]) for table in operation)
@@ -180,13 +180,13 @@ def test_many_candidates_are_simulated_as_one_by_one(shape, seed):
     send = generator.random((3, 1))
     program = compile_schedule(*shape)
     together = simulate(program, forward, backward, send)
-    starts = start_times(program, forward, backward, send)
+    starts = simulate(program, forward, backward, send).starts
     bounds = stage_bound(shape[0], shape[2], forward, backward, send)
     assert together.idle.shape == (2, 3, p)
     for i, j in np.ndindex(2, 3):
         single = (forward[i, j], backward[j], send[j])
         assert together.makespan[i, j] == simulate(program, *single).makespan
-        assert (starts[i, j] == start_times(program, *single)).all()
+        assert (starts[i, j] == simulate(program, *single).starts).all()
         assert bounds[i, j] == pytest.approx(stage_bound(shape[0], shape[2], *single))
 
 

@@ -20,7 +20,7 @@ from planner.cost.orders import (
     group_size,
     in_flight,
 )
-from planner.cost.program import compile_orders, compile_schedule, simulate, start_times
+from planner.cost.program import compile_orders, compile_schedule, simulate
 
 some = settings(max_examples=60, deadline=None, derandomize=True)
 SPLIT = tuple(schedule for schedule in Schedule if schedule.splits)
@@ -123,7 +123,7 @@ def test_simulation_equals_the_reference(case):
     starts, ends = reference(orders, by_kind, send)
     timing = simulate(program, forward, backward, send, weight)
     assert timing.makespan == pytest.approx(max(ends.values()))
-    found = start_times(program, forward, backward, send, weight)
+    found = simulate(program, forward, backward, send, weight).starts
     spans = []
     for stage in range(shape[1]):
         passes = [

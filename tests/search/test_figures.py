@@ -14,7 +14,7 @@ from planner.api import Plan, Question, plan, price
 from planner.cost.makespan import timed_program
 from planner.cost.orders import NOTHING, Schedule
 from planner.cost.prices import prices
-from planner.cost.program import start_times
+from planner.cost.program import simulate
 from planner.plan.figures import Figures, Landscape
 from planner.plan.layout import layout_of
 from planner.plan.removed import everything_removed
@@ -55,7 +55,7 @@ def whole_schedule(b: Breakdown) -> dict[tuple[int, str, int, int], float]:
         Schedule(int(b.prices.rows.schedule[0])), int(b.prices.micro_batches[0]), times.forward[0], times.backward[0],
         float(send.max()), times.weight[0],
     )  # fmt: skip
-    starts = start_times(program, times.forward, times.backward, send, times.weight)[0]
+    starts = simulate(program, times.forward, times.backward, send, times.weight).starts[0]
     orders = program.orders
     return {
         (stage, "FBIW"[kind], chunk, micro): start
