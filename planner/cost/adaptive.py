@@ -128,7 +128,7 @@ class _Builder:
             busy = begin[stage] + counts[stage] * forward[stage]
             turned = max(busy, arrives) + gradient[stage]
         for stage in range(1, p):
-            if counts[stage] < self.m:
+            if counts[stage - 1] < self.m:
                 counts[stage] = max(1, min(counts[stage], counts[stage - 1] - 1))
         return counts
 
