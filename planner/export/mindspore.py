@@ -7,6 +7,8 @@ there, under the names that MindFormers' Llama-like models have. Release: MindSp
 from __future__ import annotations
 
 from planner.export.files import File, json_text
+from planner.export.mindspore_names import ENDS, ROWS_FIRST
+from planner.export.mindspore_operators import operator_file
 from planner.export.refusal import Limits, any_level, offloads, pinned, schedules
 from planner.export.shape import Shape, shape_of
 from planner.export.view import View, commented, header
@@ -17,25 +19,10 @@ RELEASE = "MindSpore 2.9-2.10"
 SCHEDULERS = {"1f1b": "1f1b", "interleaved": "1f1b", "gpipe": "gpipe", "zbv": "zero_bubble_v"}
 AXES = ("tp", "cp", "dp")
 """Axes inside a stage from the fastest; a tensor map counts them from the right."""
-ROWS_FIRST = {
-    "attn.q": (("attention.wq.weight",), ("heads", "head_dim"), ("embed",)),
-    "attn.kv": (("attention.wk.weight", "attention.wv.weight"), ("kv_heads", "head_dim"), ("embed",)),
-    "attn.out": (("attention.wo.weight",), ("embed",), ("heads", "head_dim")),
-    "mlp.up": (("feed_forward.w1.weight", "feed_forward.w3.weight"), ("ffn",), ("embed",)),
-    "mlp.down": (("feed_forward.w2.weight",), ("embed",), ("ffn",)),
-    "norm1": (("attention_norm.weight",), ("embed",), ()),
-    "norm2": (("ffn_norm.weight",), ("embed",), ()),
-}  # fmt: skip
-"""Operator to its parameters in a layer, and the dims of their rows and columns."""
-ENDS = {
-    "lookup": (("model.tok_embeddings.embedding_weight",), ("vocab",), ("embed",)),
-    "norm": (("model.norm_out.weight",), ("embed",), ()),
-    "project": (("lm_head.weight",), ("vocab",), ("embed",)),
-}
 
 
 def write(view: View) -> list[File]:
-    """``auto_parallel.py`` and a strategy file for every stage.
+    """``auto_parallel.py``, the parameters' layouts of every stage, and the module that writes those of operators.
 
     Raises:
         PlannerError: what MindSpore cannot hold (W01).
@@ -47,7 +34,7 @@ def write(view: View) -> list[File]:
     for stage in range(view.degrees.pp):
         name = f"parameters_stage_{stage}.json"
         files.append(File(name, json_text({"_about": head} | strategy(view, stage))))
-    return files
+    return [*files, operator_file(view, RELEASE)]
 
 
 def _check(limits: Limits, view: View, shape: Shape) -> None:
@@ -55,6 +42,11 @@ def _check(limits: Limits, view: View, shape: Shape) -> None:
     offloads(limits, view)
     schedules(limits, view, "1f1b", "gpipe", "interleaved", "zbv")
     any_level(limits, view, (0, 1, 3))
+    limits.refuse(
+        not all(block.tensors for block in view.plan.blocks),
+        "a plan that does not say which dims tensors have (an older version made it)",
+        "the same question again: shardwright plan …",
+    )
     inside = d.dp * d.cp * d.tp
     limits.refuse(
         inside * d.pp not in (1, 2, 4) and inside * d.pp % 8 > 0,

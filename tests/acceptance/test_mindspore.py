@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ from planner.api import Question, price
 from planner.errors import PlannerError
 from planner.export.targets import export
 from planner.export.view import View
-from planner.plan.schema import Plan
+from planner.plan.schema import Degrees, Plan
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 MODEL = """name: tiny
@@ -150,3 +152,99 @@ def test_six_chips_are_refused_here_as_there(tmp_path: Path) -> None:
     plan = price(question, {"dp": 6})
     with pytest.raises(PlannerError, match="6 devices"):
         export(plan, "mindspore")
+
+
+FIRST, SECOND = "attention-Attention", "feed_forward-FeedForward"
+
+
+def net_names(d: Degrees) -> dict[str, Any]:
+    """Every operator of one layer of ``mindspore_simulated``, and the plan's operator whose work it does."""
+    names: dict[str, Any] = {"_VirtualDataset-op0": [[1, 1]]}
+    for norm, source, cell in (("norm1", "x", "attention_norm"), ("norm2", "x_middle", "ffn_norm")):
+        for primitive in ("Square", "ReduceMean", "Rsqrt"):
+            names[f"{cell}-Norm/{primitive}-op0"] = (0, norm, source)
+        names[f"{cell}-Norm/Mul-op0"] = (0, norm, source, source)
+        names[f"{cell}-Norm/Mul-op1"] = (0, norm, source, f"dense.{norm}.weight")
+    products = {
+        f"{FIRST}/wq": ("attn.q", "normed1"), f"{FIRST}/wk": ("attn.kv", "normed1"),
+        f"{FIRST}/wv": ("attn.kv", "normed1"), f"{FIRST}/wo": ("attn.out", "o"),
+        f"{SECOND}/w1": ("mlp.up", "normed2"), f"{SECOND}/w3": ("mlp.up", "normed2"),
+        f"{SECOND}/w2": ("mlp.down", "mlp_act"),
+    }  # fmt: skip
+    for cell, (operator, source) in products.items():
+        names[f"{cell}-Weighed/MatMul-op0"] = (0, operator, source, f"dense.{operator}.weight")
+    names |= {
+        f"{SECOND}/ReLU-op0": (0, "mlp.down", "mlp_act"),
+        f"{SECOND}/Mul-op0": (0, "mlp.down", "mlp_act", "mlp_act"),
+        "Add-op0": (0, "add1", "x", "attn_out"),
+        "Add-op1": (0, "add2", "x_middle", "mlp_out"),
+        f"{FIRST}/Softmax-op0": (0, "attn.core", "q_placed"),
+        f"{FIRST}/BatchMatMul-op0": (0, "attn.core", "q_placed", "kv_placed"),
+        f"{FIRST}/BatchMatMul-op1": (0, "attn.core", "q_placed", "kv_placed"),
+        f"{FIRST}/Transpose-op3": (0, "attn.core", "q_placed"),
+    }
+    for number in range(3):
+        names[f"{FIRST}/Transpose-op{number}"] = [[d.dp, 1, d.tp, 1]]
+        names[f"{FIRST}/Reshape-op{number}"] = [[1, 1]]
+    names[f"{FIRST}/Reshape-op3"] = [[1, 1, 1, 1]]
+    return {f"Default/{name}": value for name, value in names.items()}
+
+
+def compiled(devices: int, rank: int, file: Path) -> subprocess.CompletedProcess[str]:
+    spec = {"batch": 8, "seq": 64, "hidden": 64, "heads": 8, "ffn": 96}
+    spec |= {"devices": devices, "rank": rank, "file": str(file)}
+    program = Path(__file__).with_name("mindspore_simulated.py")
+    return subprocess.run(
+        [sys.executable, str(program), json.dumps(spec)],
+        capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+
+
+def written(plan: Plan, file: Path) -> dict[str, list[list[int]]]:
+    """The operator strategies of the net, written by the exported module."""
+    text = next(f.text for f in export(plan, "mindspore") if f.name == "operator_strategy.py")
+    scope: dict[str, Any] = {}
+    exec(compile(text, "operator_strategy.py", "exec"), scope)
+    scope["strategy_file"](str(file), net_names(plan.degrees))
+    items = json.loads(file.read_text())["parallel_strategy_item"]
+    return {name: item["parallel_strategy"] for name, item in items.items()}
+
+
+@pytest.mark.parametrize("layout", [{"tp": 2, "dp": 4}, {"tp": 4, "dp": 2}, {"tp": 8}, {"dp": 8}])
+def test_the_compiler_loads_the_strategies_and_cuts_by_them(
+    layout: dict[str, int], tmp_path: Path
+) -> None:
+    """The compiler's own strategies, slices of weights and groups of ranks, for devices that are not there."""
+    plan = made(tmp_path, layout | {"zero": 0})
+    wanted = written(plan, tmp_path / "operators.json")
+    done = compiled(8, 5, tmp_path / "operators.json")
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = json.loads(done.stdout.partition("FOUND ")[2])
+    assert {n: s for n, s in found["strategies"].items() if "Reshape" not in n} == {
+        n: s for n, s in wanted.items() if "Reshape" not in n
+    }
+    tp = plan.degrees.tp
+    layouts = stage_files(plan)[0]["parallel_layout_item"]
+    weights = {name: item for name, item in found["layouts"].items() if name != "x"}
+    assert len(weights) == 9
+    for name, item in weights.items():
+        stated = layouts[f"model.layers.0.{name}"]
+        parts = [1 if at < 0 else stated["dev_matrix"][::-1][at] for at in stated["tensor_map"]]
+        sizes = zip(stated["tensor_shape"], parts, strict=True)
+        assert item["slice"] == [size // count for size, count in sizes], name
+    groups = {tuple(ranks) for ranks in found["groups"].values()}
+    mesh = {tuple(range(5 // tp * tp, 5 // tp * tp + tp)), tuple(range(5 % tp, 8, tp))}
+    whole, one = tuple(range(8)), (5,)
+    assert groups >= mesh - {whole, one}, "that of all ranks is there already"
+
+
+def test_a_wrong_strategy_does_not_compile(tmp_path: Path) -> None:
+    """What the file says is used: a product whose sides do not fit is refused."""
+    written(made(tmp_path, {"tp": 2, "dp": 4, "zero": 0}), tmp_path / "operators.json")
+    data = json.loads((tmp_path / "operators.json").read_text())
+    wrong = data["parallel_strategy_item"][f"Default/{SECOND}/w2-Weighed/MatMul-op0"]
+    wrong["parallel_strategy"] = [[4, 2], [1, 1]]
+    (tmp_path / "operators.json").write_text(json.dumps(data))
+    done = compiled(8, 0, tmp_path / "operators.json")
+    assert done.returncode != 0
+    assert "Load strategies failed" in done.stderr
