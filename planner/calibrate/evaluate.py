@@ -9,18 +9,22 @@ from pathlib import Path
 
 import numpy as np
 
-from planner.calibrate.own_cluster import case_on, profile
+from planner.calibrate.on_pools import placed
+from planner.calibrate.own_cluster import case_on, case_on_pools, profile
 from planner.calibrate.readings import KINDS, Kind, features, fits, memory_gib, step_seconds
 from planner.calibrate.row_task import Case, case_of
 from planner.calibrate.runs import Run, read_runs
 from planner.calibrate.shapes import NotPricedError
 from planner.candidates import concatenate
+from planner.cost.cut import uniform
 from planner.cost.memory import TERMS, StageMemory
-from planner.cost.prices import Prices, prices
+from planner.cost.prices import Prices, prices, with_cut
 from planner.cost.states import state_bytes
 from planner.cost.step import makespans, memory_of_stages, shapes, stage_times
 from planner.cost.step import step_seconds as step_of
+from planner.frontends.pools_file import read_pools
 from planner.hardware.cluster import Cluster
+from planner.hardware.pools import Pools
 from planner.recipe import MOMENT_BYTES
 from planner.trainers.trust import upper
 from planner.units import GIB, Array, Json
@@ -85,6 +89,8 @@ class Predicted:
     step: float
     memory: Mapping[Kind, float]
     """Bytes by kind of reading."""
+    limit: float = np.inf
+    """Bytes of the chip that ``memory`` is of, where chips differ."""
 
 
 def evaluate(path: Path | str, cluster: Cluster | str | None = None) -> Evaluation:
@@ -97,17 +103,20 @@ def evaluate(path: Path | str, cluster: Cluster | str | None = None) -> Evaluati
     Raises:
         PlannerError: the file cannot be read, or lines of it are no runs.
     """
-    own = profile(cluster) if isinstance(cluster, str) else cluster
+    own = (read_pools(cluster) or profile(cluster)) if isinstance(cluster, str) else cluster
     return evaluate_runs(read_runs(Path(path)), own)
 
 
-def evaluate_runs(runs: Sequence[Run], cluster: Cluster | None = None) -> Evaluation:
+def evaluate_runs(runs: Sequence[Run], cluster: Cluster | Pools | None = None) -> Evaluation:
     """The same for runs that were read already."""
     cases: dict[str, Case] = {}
     skipped: dict[str, str] = {}
     for run in runs:
         try:
-            cases[run.id] = case_of(run) if cluster is None else case_on(run, cluster)
+            if isinstance(cluster, Pools):
+                cases[run.id] = case_on_pools(run, cluster)
+            else:
+                cases[run.id] = case_of(run) if cluster is None else case_on(run, cluster)
         except NotPricedError as reason:
             skipped[run.id] = str(reason)
     found = dict(zip(cases, predict(tuple(cases.values())), strict=True))
@@ -123,11 +132,14 @@ def evaluate_runs(runs: Sequence[Run], cluster: Cluster | None = None) -> Evalua
 def predict(cases: Sequence[Case]) -> list[Predicted]:
     """Price cases; those of one task share one table of candidates."""
     members: dict[object, list[int]] = defaultdict(list)
+    found: dict[int, Predicted] = {}
     for index, case in enumerate(cases):
         task = case.task
+        if case.pools or case.division:
+            found[index] = predict_case(case)
+            continue
         key = (id(task.model), task.cluster, task.recipe, task.trainer.name, task.cut)
         members[key].append(index)
-    found: dict[int, Predicted] = {}
     for indices in members.values():
         table = concatenate([cases[index].layout for index in indices])
         priced = predict_rows(prices(cases[indices[0]].task, table))
@@ -135,8 +147,26 @@ def predict(cases: Sequence[Case]) -> list[Predicted]:
     return [found[index] for index in range(len(cases))]
 
 
-def predict_rows(p: Prices) -> list[Predicted]:
-    """Step and memory by kind of reading for all candidates of a task."""
+def predict_case(case: Case) -> Predicted:
+    """A run whose stages are listed, or stand on chips of several kinds."""
+    limits = None
+    if case.pools:
+        found = placed(case.task, case.layout, case.pools)
+        p, limits = found.prices, found.limits
+    else:
+        p = prices(case.task, case.layout)
+    if case.division:
+        p = with_cut(p, uniform(np.array(case.division), int(case.layout.recompute[0])))
+    return predict_rows(p, limits)[0]
+
+
+def predict_rows(p: Prices, limits: Array | None = None) -> list[Predicted]:
+    """Step and memory by kind of reading for all candidates of a task.
+
+    Args:
+        p: the candidates.
+        limits: bytes of the chips of each stage, where they differ: memory is then that of the fullest for its size.
+    """
     n = len(p.rows)
     step = np.empty(n)
     memory: dict[Kind, Array] = {kind: np.empty(n) for kind in KINDS}
@@ -147,9 +177,11 @@ def predict_rows(p: Prices) -> list[Predicted]:
         for kind in KINDS:
             kept = memory_of_stages(_as_read(part, kind), times.blocks)
             total = _first_step(part, kept) if kind == "first-step" else kept.total
-            memory[kind][index] = total.max(axis=1)
+            fullest = total.argmax(axis=1) if limits is None else (total / limits).argmax(axis=1)
+            memory[kind][index] = total[np.arange(len(index)), fullest]
+    limit = np.inf if limits is None else float(limits[fullest[0]])
     return [
-        Predicted(float(step[i]), {kind: float(memory[kind][i]) for kind in KINDS})
+        Predicted(float(step[i]), {kind: float(memory[kind][i]) for kind in KINDS}, limit)
         for i in range(n)
     ]
 
@@ -168,7 +200,8 @@ def _as_read(p: Prices, kind: Kind) -> Prices:
         memory = replace(memory, runtime_bytes=0.0)
     if kind in ("allocated", "first-step"):
         memory = replace(memory, fragmentation=1.0)
-    return replace(p, task=replace(p.task, trainer=replace(p.task.trainer, memory=memory)))
+    mix = p.mix and replace(p.mix, parts=tuple(_as_read(part, kind) for part in p.mix.parts))
+    return replace(p, task=replace(p.task, trainer=replace(p.task.trainer, memory=memory)), mix=mix)
 
 
 def _result(case: Case, predicted: Predicted) -> RowResult:
@@ -182,7 +215,7 @@ def _result(case: Case, predicted: Predicted) -> RowResult:
         group=run.group,
         quality=run.quality,
         judged=run.judged,
-        chip=case.task.cluster.chip.name,
+        chip=" + ".join(pool.chip.name for pool in case.pools or (case.task.cluster,)),
         trainer=case.software.trainer.name,
         software=case.software.name,
         family=case.task.cluster.chip.family,
@@ -195,7 +228,8 @@ def _result(case: Case, predicted: Predicted) -> RowResult:
         memory_kind=kind if memory is not None else None,
         memory_error=None if memory is None else expected / memory - 1.0,
         predicted_total_gib=total / GIB,
-        predicted_fits=total * upper(case.software.trainer.name) <= case.task.memory_limit,
+        predicted_fits=total * upper(case.software.trainer.name)
+        <= min(case.task.memory_limit, predicted.limit),
         measured_fits=fits(run),
         assumed=case.assumed,
         broken_rules=case.broken,

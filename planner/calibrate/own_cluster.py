@@ -12,6 +12,7 @@ from planner.errors import PlannerError
 from planner.frontends.catalog import find
 from planner.frontends.cluster_file import read_cluster
 from planner.hardware.cluster import Cluster
+from planner.hardware.pools import Pools
 from planner.trainers.trainer import Trainer
 
 STAND_IN = "h100-sxm"
@@ -53,6 +54,21 @@ def case_on(run: Run, cluster: Cluster, trainer: Trainer | None = None) -> Case:
     )
     software = replace(case.software, trainer=trainer) if trainer else case.software
     return replace(case, run=run, task=task, software=software)
+
+
+def case_on_pools(run: Run, pools: Pools) -> Case:
+    """Everything that pricing a run on these pools needs, its ranks on their chips in the order of the pools.
+
+    Raises:
+        NotPricedError: another number of chips than theirs, and what :func:`case_on` raises.
+    """
+    chips = run.hardware.num_chips or pools.num_chips
+    if chips != pools.num_chips:
+        raise NotPricedError(f"other chips: {chips}, and the pools have {pools.num_chips}")
+    facts = run.hardware.model_copy(update={"chip_key": None, "num_chips": chips})
+    plain = run.model_copy(update={"hardware": facts})
+    cases = [case_on(plain, pool) for pool in pools.pools]
+    return replace(cases[0], run=run, pools=pools.pools)
 
 
 def profile(spec: str) -> Cluster:

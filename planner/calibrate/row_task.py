@@ -10,6 +10,8 @@ from functools import lru_cache
 from typing import Literal
 
 from planner.calibrate.as_run import as_run
+from planner.calibrate.divisions import division
+from planner.calibrate.mixtures import parts_of
 from planner.calibrate.modules import recomputed_modules
 from planner.calibrate.networks import cluster_of
 from planner.calibrate.remat import kept_products, offload
@@ -23,6 +25,7 @@ from planner.graph.architecture import Architecture
 from planner.graph.blocks import build_model
 from planner.graph.model import Model
 from planner.hardware.chip import Chip
+from planner.hardware.cluster import Cluster
 from planner.recipe import Lora, Precision, Recipe
 from planner.trainers.rules import broken
 from planner.trainers.trainer import Cut, Task
@@ -62,6 +65,10 @@ class Case:
     broken: tuple[str, ...]
     """Rules of our trainer that the run broke; it happened nevertheless."""
     num_params: int
+    division: tuple[int, ...] = ()
+    """Layers of every stage, where the row lists them."""
+    pools: tuple[Cluster, ...] = ()
+    """Chips of each kind in the order of their ranks, where there are several kinds; the task has the first of them."""
     traits: Mapping[str, Json]
     """Facts of software and run that no field of the task holds."""
 
@@ -87,14 +94,16 @@ def case_of(run: Run) -> Case:
     """
     software = software_of(run)
     arch = architecture(run, software)
-    cluster, assumed = cluster_of(run.hardware)
+    pools, assumed = clusters_of(run)
+    cluster = pools[0]
     found = _Open(list(assumed))
     if software.guessed:
         found.texts.append(f"trainer {software.trainer.name}")
     layout = _layout(run, software, found)
     recipe = _recipe(run, software, cluster.chip, layout, found)
     try:
-        cluster.chip.peak_for(recipe.precision)
+        for pool in pools:
+            pool.chip.peak_for(recipe.precision)
     except PlannerError as error:
         raise NotPricedError(f"unsupported precision: {error.faults[0].what}") from None
     model, num_params = _model(arch, recipe.seq, recipe.fused_attention, recipe.lora)
@@ -117,8 +126,25 @@ def case_of(run: Run) -> Case:
         assumed=tuple(found.texts),
         broken=tuple(rule.name for rule, _ in broken(task, row)),
         num_params=num_params,
+        division=division(run),
+        pools=pools if len(pools) > 1 else (),
         traits=traits,
     )
+
+
+def clusters_of(run: Run) -> tuple[tuple[Cluster, ...], tuple[str, ...]]:
+    """The cluster of a row, or its pools where it ran on chips of several kinds; and what had to be assumed.
+
+    Raises:
+        NotPricedError: as :func:`planner.calibrate.networks.cluster_of`.
+    """
+    parts, told = parts_of(run)
+    if not parts:
+        cluster, assumed = cluster_of(run.hardware)
+        return (cluster,), assumed
+    found = [cluster_of(part) for part in parts]
+    pools = tuple(cluster for cluster, _ in found)
+    return pools, (*told, *(text for _, texts in found for text in texts))
 
 
 @lru_cache(maxsize=1024)

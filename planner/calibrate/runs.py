@@ -22,9 +22,26 @@ def _whole(value: Json) -> Json:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
+def _joined(value: Json) -> Json:
+    """A list or a mapping of chips as the text that stands for it elsewhere: ``v100:12 + t4:4``.
+
+    >>> _joined({"v100": 12, "t4": 4}), _joined(["v100", "t4"]), _joined("h100")
+    ('v100:12 + t4:4', 'v100 + t4', 'h100')
+    """
+    if isinstance(value, dict):
+        return " + ".join(f"{name}:{count}" for name, count in value.items())
+    if isinstance(value, list):
+        return " + ".join(str(_joined(each)) for each in value)
+    return value
+
+
 Count = Annotated[int, BeforeValidator(_whole), Field(ge=1, le=10**9)]
 Size = Annotated[int, BeforeValidator(_whole), Field(ge=-1, le=10**9)]
 Amount = Annotated[float, Field(gt=0, lt=1e15)]
+
+
+Names = Annotated[str, BeforeValidator(_joined)]
+"""A name, or several as a list or with their counts."""
 
 
 class Part(BaseModel):
@@ -64,12 +81,12 @@ class ModelFacts(Part):
 class HardwareFacts(Part):
     """What it ran on."""
 
-    chip: str = ""
-    chip_key: str | None = None
+    chip: Names = ""
+    chip_key: Names | None = None
     chips_per_node: Count | None = None
     num_chips: Count | None = None
-    intra: str | None = None
-    inter: str | None = None
+    intra: Names | None = None
+    inter: Names | None = None
 
 
 class ParallelFacts(Part):
