@@ -24,6 +24,7 @@ from planner.question import Question, Understood, understand
 from planner.search.answer import Header, build_plan, price_plan
 from planner.search.engine import Outcome, Progress, search
 from planner.search.figures import figures
+from planner.search.idle import better, divides_badly, fewer
 from planner.search.miss import build_miss
 from planner.search.operator_faults import unsatisfied
 from planner.search.pin_prices import pin_prices
@@ -69,9 +70,11 @@ def plan(
     outcome = best_cuts(outcome, known.pins, deadline)
     if time.monotonic() > deadline:  # some of the winners kept their even stages
         outcome = replace(outcome, stopped=True)
+    outcome, idle = _some_idle(known, question, outcome, deadline)
     if outcome.best is not None:
         header = replace(
             header_of(known, known.pins),
+            idle=idle,
             pin_prices=_pin_prices(known, outcome, question.top, deadline),
         )
         found = build_plan(known.task, outcome, header, own)
@@ -134,6 +137,20 @@ def price(question: Question, layout: Mapping[str, int | str]) -> Plan:
     if not question.figures:
         return found
     return found.model_copy(update={"figures": figures(priced.task, priced, None, None)})
+
+
+def _some_idle(
+    known: Understood, question: Question, outcome: Outcome, deadline: float
+) -> tuple[Outcome, str]:
+    """The outcome, or that of fewer chips where it is better, and why the others are idle."""
+    task, pins = known.task, known.pins
+    nothing = outcome.best is None and not (pins.pins or pins.operators)
+    chips = fewer(task.cluster) if nothing or divides_badly(task.cluster.num_chips) else ()
+    left = deadline - time.monotonic()
+    if not chips or left <= 0 or outcome.stopped:
+        return outcome, ""
+    part = search(replace(task, chips=chips), pins, top=question.top, time_limit=left)
+    return better(outcome, best_cuts(part, pins, deadline))
 
 
 def _pin_prices(

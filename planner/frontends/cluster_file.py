@@ -30,14 +30,15 @@ from planner.units import GB, Json
 
 _COUNTED = re.compile(r"(?P<what>.*):(?P<count>[^:/\\]*)", re.DOTALL)
 _COUNT = re.compile(r"([0-9]{1,9})(?:[xX×]([0-9]{1,9}))?")
+_NODES = re.compile(r"[0-9]{1,9}(?:,[0-9]{1,9})+")
 
 
 def read_cluster(spec: str, folders: Sequence[Path] = (), *, notes: bool = True) -> Cluster:
     """The cluster that a person means.
 
     Args:
-        spec: ``PROFILE``, ``PROFILE:COUNT``, ``CHIP:COUNT``, ``CHIP:NODESxPER``, or a YAML file of a cluster or
-            a chip, with or without a count.
+        spec: ``PROFILE``, ``PROFILE:COUNT``, ``CHIP:COUNT``, ``CHIP:NODESxPER``, ``CHIP:PER,PER…`` for nodes of
+            unlike sizes, or a YAML file of a cluster or a chip, with or without a count.
         folders: the user's own data, laid out as the packaged data are and looked up before them.
         notes: whether to say what was taken from a profile; a copy of the profile to be edited must not say so.
 
@@ -62,6 +63,9 @@ def read_cluster(spec: str, folders: Sequence[Path] = (), *, notes: bool = True)
         cluster = (
             replace(cluster, num_chips=nodes) if per is None else _reshaped(cluster, nodes, per)
         )
+        if _NODES.fullmatch(asked := spec.rpartition(":")[2].strip()):
+            size = f"nodes of {asked} chips count as {nodes} of {per}, whose groups no node cuts"
+            cluster = replace(cluster, assumed=(size, *cluster.assumed))
     limit = cluster.levels[-1].size
     if limit is not None and cluster.num_chips > limit:
         what = f"'{cluster.levels[-1].name}', the outermost level of {cluster.name}"
@@ -114,8 +118,13 @@ def _split(spec: str) -> tuple[str, tuple[int, int | None] | None]:
     parts = _COUNTED.fullmatch(spec)
     if parts is None or parts["count"].strip().endswith((".yaml", ".yml")):
         return spec, None
-    count = _COUNT.fullmatch(parts["count"].strip())
-    fix = "Write chips as 256, or nodes and chips in each as 32x8."
+    text = parts["count"].strip()
+    if _NODES.fullmatch(text):
+        sizes = [int(size) for size in text.split(",")]
+        unit = math.gcd(*sizes) if min(sizes) else 0
+        text = f"{sum(sizes) // unit}x{unit}" if unit else text
+    count = _COUNT.fullmatch(text)
+    fix = "Write chips as 256, nodes and chips in each as 32x8, nodes of unlike sizes as 8,8,4."
     if count is None:
         why = f"'{parts['count']}' in --cluster {spec} is no count of chips."
         raise PlannerError.of("C02", why, fix)

@@ -57,6 +57,8 @@ class Header:
     """What the user did not state."""
     hints: tuple[str, ...]
     pin_prices: tuple[PinPrice, ...] = ()
+    idle: str = ""
+    """Why chips are left idle, where they are."""
 
 
 def build_plan(task: Task, outcome: Outcome, header: Header, own: Prices | None = None) -> Plan:
@@ -95,7 +97,8 @@ def assembled(
     memory, host = float(b.memory.total[0, b.fullest]), float(b.memory.host[0].max())
     tokens = task.recipe.tokens / b.step
     price = priced.chip.price
-    hours = degrees.chips_used * b.step / 3600.0
+    paid = task.cluster.num_chips if priced.mix is None else degrees.chips_used
+    hours = paid * b.step / 3600.0
     return Plan(
         made_by=header.made_by,
         asked=header.asked,
@@ -130,7 +133,7 @@ def assembled(
         removed=removed,
         proof=proof,
         assumptions=header.assumptions,
-        warnings=_warnings(task, b, degrees, memory, header.pins),
+        warnings=_warnings(task, b, degrees, memory, header),
         hints=header.hints,
         trust=trust(task),
     )
@@ -223,7 +226,7 @@ def _proof(outcome: Outcome) -> Proof:
 
 
 def _warnings(
-    task: Task, b: Breakdown, degrees: Degrees, memory: float, pins: tuple[str, ...]
+    task: Task, b: Breakdown, degrees: Degrees, memory: float, header: Header
 ) -> tuple[str, ...]:
     found = list(notes(task, b.prices.rows))
     most = memory_upper(task, memory)
@@ -236,9 +239,11 @@ def _warnings(
         )
     idle = task.cluster.num_chips - degrees.chips_used
     if idle:
-        found.append(f"{idle} of {task.cluster.num_chips} chips are left unused.")
+        why = header.idle or "the layout uses no more."
+        are = "is" if idle == 1 else "are"
+        found.append(f"{idle:,} of {task.cluster.num_chips:,} chips {are} idle: {why}")
     if degrees.offload != "none":
-        if not any("offload" in pin for pin in pins):
+        if not any("offload" in pin for pin in header.pins):
             found.append("Nothing fits on the chips alone: host memory is used, and it is slow.")
         if math.isinf(host_room(task)):
             found.append("Nobody says how much memory the hosts have: give host_memory_gib.")

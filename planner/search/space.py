@@ -167,10 +167,10 @@ class _Options:
     pins: Pins
 
     def degrees(self) -> dict[str, IntArray]:
-        """All (tp, cp, pp, dp) whose product is the number of chips; axes that the trainer lacks stay 1."""
-        chips = self.task.cluster.num_chips
+        """All (tp, cp, pp, dp) whose product is a number of chips to use; axes that the trainer lacks stay 1."""
         rows = [
             (tp, cp, pp, chips // (tp * cp * pp))
+            for chips in self.task.chips or (self.task.cluster.num_chips,)
             for tp in self._degrees_of("tp", chips)
             for cp in self._degrees_of("cp", chips // tp)
             for pp in self._degrees_of("pp", chips // (tp * cp))

@@ -227,8 +227,8 @@ class Task:
     """Key/value heads may be copied where tp exceeds them."""
     uneven_chunks: bool = False
     """Virtual chunks may hold unequal numbers of layers where the trainer can say so: somebody asks for so many."""
-    all_chips: bool = True
-    """A plan must use every chip of the cluster; otherwise it may leave some idle."""
+    chips: tuple[int, ...] = ()
+    """Numbers of chips that a plan may use, where others may stay idle; all of the cluster's where there are none."""
     operators: tuple[Mapping[str, Chosen], ...] = ({},)
     """Plans of operators that candidates point to: by block, the strategies that the roles do not give."""
     cut: Cut = Cut()

@@ -374,3 +374,15 @@ def test_whatever_stands_after_cluster_ends_in_a_cluster_or_in_faults(spec):
     else:
         assert cluster.num_chips >= 1
         assert Path(cluster.name).name
+
+
+def test_nodes_of_unlike_sizes_are_groups_that_no_node_cuts():
+    """huggingface/accelerate#2780: one node of 1 chip and one of 4; another of 4 and one of 8."""
+    for spec, chips, unit in (("1,4", 5, 1), ("4,8", 12, 4), ("8,8", 16, 8)):
+        cluster = read_cluster(f"h100-sxm:{spec}")
+        assert (cluster.num_chips, cluster.chips_per_host) == (chips, unit)
+        assert [level.size for level in cluster.levels][-2:] == [unit, None]
+        assert f"nodes of {spec} chips count as {chips // unit} of {unit}" in cluster.assumed[0]
+    (only,) = faults("h100-sxm:0,4")
+    assert only.code == "C02"
+    assert "8,8,4" in only.fix[0]

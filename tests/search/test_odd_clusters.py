@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 import pytest
 
+from planner.frontends.cluster_file import read_cluster
 from planner.plan.schema import Plan
 from planner.planning import plan, price
-from planner.question import Question
+from planner.question import Question, understand
+from planner.search.engine import search
+from planner.search.idle import divides_badly, fewer
+from planner.search.stages.winners import best_cuts
+from planner.units import show_seconds
 
 ODD = [
     ("h100-sxm:3", 24, "llama-3-8b"),
@@ -31,6 +39,80 @@ def test_clusters_of_odd_sizes_are_planned(cluster, batch, model):
     assert batch % (d.dp * d.micro_batch) == 0
     assert 32 % d.tp == 0
     assert sum(_sizes(found)) == 32
+
+
+IDLE = ["h100-sxm:13", "h100-sxm:3x10", "h100-sxm:61"]
+
+
+@pytest.mark.parametrize("cluster", IDLE)
+def test_chips_stay_idle_where_fewer_are_faster_or_all_cannot_be_used(cluster):
+    question = Question(model="llama-3-8b", cluster=cluster, global_batch=256, seq_len=4096)
+    found = plan(question)
+    assert isinstance(found, Plan)
+    chips, used = found.cluster.num_chips, found.degrees.chips_used
+    assert chips / 2 < used < chips
+    (told,) = (warning for warning in found.warnings if "idle" in warning)
+    assert told.startswith(f"{chips - used} of {chips} chips")
+    whole = fastest_of_all(question)
+    if whole is None:
+        assert told.endswith(f"no layout of all {chips} is allowed by the rules.")
+    else:
+        assert found.step < whole
+        assert told.endswith(f"all {chips} would take {show_seconds(whole)} a step.")
+    price = understand(question).task.cluster.chip.price
+    assert found.price_per_million_tokens == pytest.approx(
+        price * chips * found.step / 3600 / (256 * 4096) * 1e6
+    )
+
+
+def test_chips_are_not_left_idle_for_nothing():
+    question = Question(model="llama-3-8b", cluster="h100-sxm:5", global_batch=20, seq_len=4096)
+    found = plan(question)
+    assert isinstance(found, Plan)
+    assert found.degrees.chips_used == 5
+    assert not any("idle" in warning for warning in found.warnings)
+    pinned = plan(replace(question, cluster="h100-sxm:7", global_batch=256, pins=("pp=3",)))
+    assert isinstance(pinned, Plan)
+    assert pinned.degrees.chips_used == 6
+
+
+def test_what_a_batch_cannot_use_of_chips_that_divide_well():
+    """256 sequences and 96 chips: dp has to be a power of two, unless stages or heads take the three."""
+    question = Question(
+        model="llama-3-8b",
+        cluster="h100-sxm:6",
+        trainer="fsdp",
+        global_batch=256,
+        seq_len=4096,
+    )
+    found = plan(question)
+    assert isinstance(found, Plan)
+    assert found.degrees.chips_used == 4
+    (told,) = (warning for warning in found.warnings if "idle" in warning)
+    assert told == "2 of 6 chips are idle: no layout of all 6 is allowed by the rules."
+
+
+def test_numbers_of_chips_to_try():
+    assert [count for count in range(2, 20) if divides_badly(count)] == [
+        5,
+        7,
+        10,
+        11,
+        13,
+        14,
+        15,
+        17,
+        19,
+    ]
+    assert fewer(read_cluster("h100-sxm:7")) == (4, 5, 6)
+    assert fewer(read_cluster("h100-sxm:1000")) == (729, 768, 864, 972)
+
+
+def fastest_of_all(question):
+    """The step of the fastest plan that uses all chips; None where there is none."""
+    known = understand(question)
+    outcome = best_cuts(search(known.task, known.pins), known.pins, math.inf)
+    return float(outcome.step[0]) if len(outcome.step) else None
 
 
 @pytest.mark.parametrize(("layers", "pp"), [(61, 4), (94, 8)])

@@ -100,7 +100,7 @@ def make_task(case: dict[str, Any]) -> Task:
         trainer=get_trainer(case.get("trainer", "megatron")),
         memory_limit=80e9,
         copy_kv=case.get("copy_kv", False),
-        all_chips=case.get("all_chips", True),
+        chips=tuple(case.get("may_use", ())),
     )
 
 

@@ -76,7 +76,7 @@ def on_pools(
             "stages": stages,
             "degrees": degrees,
             "uses": uses,
-            "warnings": tuple(text for text in warnings if not text.endswith("are left unused.")),
+            "warnings": tuple(text for text in warnings if " idle: " not in text),
         }
     )
 

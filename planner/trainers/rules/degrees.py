@@ -17,8 +17,8 @@ from planner.units import BoolArray
 def _uses_chips(task: Task, candidates: Candidates) -> BoolArray:
     c = candidates
     used = c.dp * c.cp * c.tp * c.pp
-    keeps: BoolArray = used == task.cluster.num_chips
-    return keeps if task.all_chips else used <= task.cluster.num_chips
+    keeps: BoolArray = np.isin(used, task.chips or (task.cluster.num_chips,))
+    return keeps
 
 
 def _chips_fault(task: Task, candidates: Candidates) -> Fault:
