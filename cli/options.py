@@ -26,7 +26,7 @@ Cluster: TypeAlias = Annotated[
     str,
     typer.Option(
         "--cluster", "-c", metavar="SPEC",
-        help="A profile's name, a file, CHIP:COUNT (h100-sxm:256) or CHIP:NODESxPER (a910b:48x8).",
+        help="A profile's name, a file, CHIP:COUNT (h100-sxm:256), CHIP:NODESxPER (a910b:48x8) or CHIP:8,8,4.",
     ),
 ]  # fmt: skip
 MaybeModel: TypeAlias = Annotated[
@@ -40,7 +40,7 @@ MaybeCluster: TypeAlias = Annotated[
     str | None,
     typer.Option(
         "--cluster", "-c", metavar="SPEC",
-        help="A profile's name, a file, CHIP:COUNT (h100-sxm:256) or CHIP:NODESxPER (a910b:48x8).",
+        help="A profile's name, a file, CHIP:COUNT (h100-sxm:256), CHIP:NODESxPER (a910b:48x8) or CHIP:8,8,4.",
     ),
 ]  # fmt: skip
 MaybeTrainer: TypeAlias = Annotated[

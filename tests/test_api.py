@@ -189,7 +189,7 @@ def check_sums(found: Plan) -> None:
     if hourly is None:
         assert found.price_per_million_tokens is None
     else:
-        dollars = hourly * chips * found.step / 3600
+        dollars = hourly * found.cluster.num_chips * found.step / 3600
         assert found.price_per_million_tokens == pytest.approx(dollars / tokens * 1e6)
     d = found.degrees
     assert d.dp * d.tp * d.pp * d.cp == chips == found.cluster.num_chips
