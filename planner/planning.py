@@ -178,7 +178,8 @@ def _layout(known: Understood, layout: Mapping[str, int | str]) -> tuple[Task, P
     unequal = [pin.text for pin in pins.pins if pin.compare != "="]
     if unequal:
         raise PlannerError.of("N02", f"a layout states values: {listed(unequal, 'and')} does not.")
-    task = replace(known.task, copy_kv=pins.copy_kv, uneven_chunks=True)
+    uneven = any(plain(key) in DIVISION for key in layout)
+    task = replace(known.task, copy_kv=pins.copy_kv, uneven_chunks=uneven)
     return task, pins, stated(task, pins)
 
 
