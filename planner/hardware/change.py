@@ -152,9 +152,16 @@ def changed(cluster: Cluster, text: str) -> tuple[Cluster, str]:
         raise PlannerError.of(
             "C05", f"--what-if '{text}' makes {number.label} {value:g}; it is at most 1."
         )
-    return number.put(
-        value
-    ), f"{number.label} {'× ' if factor else ''}{match[2].rstrip('xX×').strip()}"
+    words = f"{number.label} {'× ' if factor else ''}{match[2].rstrip('xX×').strip()}"
+    return _stated(number.put(value), number.id.removeprefix("chip.")), words
+
+
+def _stated(cluster: Cluster, key: str) -> Cluster:
+    """The cluster, whose number has no source any more but the what-if."""
+    if key not in cluster.chip.sources:
+        return cluster
+    sources = {**cluster.chip.sources, key: "stated: a what-if"}
+    return replace(cluster, chip=replace(cluster.chip, sources=sources))
 
 
 def _unknown(cluster: Cluster, word: str, known: Mapping[str, HardwareNumber]) -> PlannerError:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pydantic import Field
+
 from planner.plan.part import Part
 
 
@@ -53,6 +55,9 @@ class ClusterFacts(Part):
     """Dollars for one chip-hour."""
     watts: float | None = None
     """Power limit of a chip, where known."""
+    efficiency_sources: dict[str, str] = Field(default_factory=dict)
+    """Where the chip's efficiencies come from, by key; the first word says how: fitted, measured, borrowed, assumed,
+    calibrated on own runs, or stated."""
     pools: tuple[PoolFacts, ...] = ()
     """Pools of different chips; empty where all are alike."""
     link: LevelFacts | None = None

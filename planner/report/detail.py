@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 
+from planner.plan.basis import basis_of
 from planner.plan.removed import everything_removed
 from planner.plan.schema import BlockPlan, Collective, OperatorPlan, Plan, Stage
 from planner.report.numbers import gib, gib_parts, percent, seconds_parts
@@ -97,21 +98,27 @@ def _blocks(
 
 
 def _operators(plan: Plan, width: int) -> list[Line]:
-    return _blocks("Operators, on one chip and for one micro-batch", plan, _operator_columns, width)
+    def columns(block: BlockPlan) -> list[Column]:
+        return _operator_columns(plan, block)
+
+    return _blocks("Operators, on one chip and for one micro-batch", plan, columns, width)
 
 
-def _operator_columns(block: BlockPlan) -> list[Column]:
+def _operator_columns(plan: Plan, block: BlockPlan) -> list[Column]:
     rows = block.operators
+    known = [basis_of(plan, row) for row in rows]
+    basis = [Column(heading="basis", cells=known, left=True, drop=3)] if any(known) else []
     return [
         Column(heading="operator", cells=[row.name for row in rows], left=True),
         Column(heading="kind", cells=[row.kind for row in rows], left=True, drop=1),
         Column(heading="split", cells=[_split(row) for row in rows], left=True),
-        Column(heading="FLOPs", cells=[_flops(row.flops) for row in rows], drop=3),
+        Column(heading="FLOPs", cells=[_flops(row.flops) for row in rows], drop=4),
         Column(heading="forward", cells=[show_seconds(row.forward) for row in rows]),
         Column(heading="backward", cells=[show_seconds(row.backward) for row in rows]),
         Column(heading="of roofline", drop=2,
                cells=[percent(row.roofline / row.forward, 0) if row.forward else "" for row in rows]),
-        Column(heading="saved", cells=[_saved(row) for row in rows], drop=4),
+        Column(heading="saved", cells=[_saved(row) for row in rows], drop=5),
+        *basis,
     ]  # fmt: skip
 
 
@@ -183,6 +190,10 @@ def _sources(plan: Plan, width: int) -> list[Line]:
             f"{three_digits(plan.cluster.peak / TERA)} TFLOP/s in {plan.recipe.precision}",
         ),
         ("chip memory", f"{gib(plan.cluster.memory)} GiB usable"),
+        *(
+            (key.removesuffix("_efficiency"), f"efficiency {text}")
+            for key, text in plan.cluster.efficiency_sources.items()
+        ),
         ("trainer", f"{plan.trainer} {plan.trainer_release}"),
         *((f"{name} hash", value) for name, value in plan.fingerprints),
     ]

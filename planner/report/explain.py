@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from planner.plan.basis import source_of
 from planner.plan.derivation import Derivation, Unit
 from planner.plan.findings import RulePrice
 from planner.plan.items import Item, Layers, Number, OneOperator, OneStage
@@ -27,7 +28,7 @@ def render_item(plan: Plan, item: Item, width: int) -> list[Line]:
     if isinstance(item, Number):
         return render_number(item, width)
     if isinstance(item, OneOperator):
-        return _operator(item, width)
+        return _operator(plan, item, width)
     if isinstance(item, OneStage):
         return _stage(plan, item, width)
     if isinstance(item, Layers):
@@ -136,7 +137,7 @@ def _layers(item: Layers, width: int) -> list[Line]:
     return [(Span(f"  {title}", "head"),), *table(columns, width), *styled([f"  {sums}"])]
 
 
-def _operator(item: OneOperator, width: int) -> list[Line]:
+def _operator(plan: Plan, item: OneOperator, width: int) -> list[Line]:
     op, block = item.operator, item.block
     lines: list[Line] = [
         (Span(f"  {item.id}", "head"), Span(f"  {op.kind}, layers {block.layers} ({block.count}×)"))
@@ -147,6 +148,7 @@ def _operator(item: OneOperator, width: int) -> list[Line]:
         ("split", _split(op) or "nothing"),
         ("forward", f"{show_seconds(op.forward)}, {_reached(op)} of the roofline's {show_seconds(op.roofline)}"),
         ("backward", show_seconds(op.backward) + (" and once more forwards: recomputed" if op.recomputed else "")),
+        ("basis", source_of(plan, op) or "a source that the profile does not state"),
         ("FLOPs", f"{shown(op.flops, 'FLOP')} forwards"),
         ("keeps", f"{show_bytes(op.saved)} for the backward pass"),
     ]  # fmt: skip

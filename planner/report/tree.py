@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from planner.plan.basis import basis_of
 from planner.plan.schema import OperatorPlan, Plan, Stage
 from planner.plan.tree import Node, alike, by_activity, operator_compute, plan_tree
 from planner.report.numbers import percent, seconds_parts
@@ -54,15 +55,16 @@ def render_tree(
     times = [show_seconds(s) for s in each] if fine else seconds_parts(each, plan.step)
     columns = [
         Column(heading="", cells=[line.label for line in shown], left=True),
-        Column(heading="split", cells=[_split(n.operator) for n in nodes], left=True, drop=4),
+        Column(heading="split", cells=[_split(n.operator) for n in nodes], left=True, drop=5),
         Column(heading="messages", cells=[_messages(n.operator) for n in nodes], left=True, drop=3),
         Column(heading="predicted", cells=times),
         Column(heading="share", cells=[_share(node.seconds, plan.step) for node in nodes]),
         Column(heading="roofline", cells=[_roofline(node) for node in nodes], drop=2),
-        Column(heading="of roofline", cells=[_reached(node.operator) for node in nodes], drop=5),
+        Column(heading="of roofline", cells=[_reached(node.operator) for node in nodes], drop=6),
         Column(heading="hidden", cells=[_hidden(node) for node in nodes], drop=1),
+        Column(heading="basis", cells=[_basis(plan, node) for node in nodes], left=True, drop=4),
     ]
-    lines = table(columns, width)
+    lines = table([column for column in columns if any(column.cells)], width)
     others = _others(plan, root, width)
     pins = labelled("Pinned", pinned(plan), width) if plan.pins else []
     return [*lines, *([BLANK, *others] if others else []), *([BLANK, *pins] if pins else [])]
@@ -151,6 +153,10 @@ def _messages(op: OperatorPlan | None) -> str:
         [] if op is None else [c for c in op.collectives if c.phase == "forward" and c.seconds]
     )
     return ", ".join(dict.fromkeys(f"{SHORT[c.kind]} {c.tensor}" for c in forward))
+
+
+def _basis(plan: Plan, node: Node) -> str:
+    return "" if node.operator is None else basis_of(plan, node.operator)
 
 
 def _share(seconds: float, step: float) -> str:

@@ -170,6 +170,7 @@ def cluster_facts(task: Task) -> ClusterFacts:
         levels=level_facts(cluster),
         price=cluster.chip.price,
         watts=cluster.chip.watts,
+        efficiency_sources=_efficiency_sources(cluster.chip),
     )
 
 
@@ -185,6 +186,16 @@ def level_facts(cluster: Cluster) -> tuple[LevelFacts, ...]:
         )
         for level in cluster.levels[: cluster.depth]
     )
+
+
+def _efficiency_sources(chip: Chip) -> dict[str, str]:
+    own = chip.sources.get("calibrated")
+    keys = ("matmul_efficiency", "attention_efficiency", "memory_efficiency")
+    return {
+        key: f"calibrated: {own}" if own else chip.sources[key]
+        for key in keys
+        if own or key in chip.sources
+    }
 
 
 def recipe_facts(task: Task) -> RecipeFacts:

@@ -93,3 +93,9 @@ def test_what_is_no_what_if(text: str, words: str) -> None:
         changed(CLUSTER, text)
     assert [fault.code for fault in caught.value.faults] == ["C05"]
     assert words in str(caught.value)
+
+
+def test_a_stated_efficiency_has_no_other_source() -> None:
+    cluster, _ = changed(CLUSTER, "chip.matmul_efficiency=0.6")
+    assert cluster.chip.sources["matmul_efficiency"] == "stated: a what-if"
+    assert cluster.chip.sources["memory_efficiency"] == CLUSTER.chip.sources["memory_efficiency"]

@@ -38,6 +38,9 @@ def test_chip_profile(name):
     assert len(numeric) >= 8
     assert numeric <= raw["sources"].keys()
     assert all(source.strip() for source in raw["sources"].values())
+    for key in ("matmul_efficiency", "attention_efficiency", "memory_efficiency"):
+        first = raw["sources"][key].split()[0].rstrip(":")
+        assert first in ("fitted", "measured", "borrowed", "assumed"), key
 
 
 @pytest.mark.parametrize("name", CHIPS)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from planner.errors import PlannerError
+from planner.plan.basis import bases
 from planner.plan.diff import diff
 from planner.plan.findings import RulePrice
 from planner.plan.items import Number, find_item, items
@@ -43,6 +44,18 @@ def test_tree(width: int, depth: int) -> None:
     page = plain(render_tree(PLAN, width, depth))
     assert max(map(len, page.splitlines())) <= width
     compare(page, f"tree-{depth}-{width}.txt")
+
+
+def test_operators_say_what_their_times_rest_on() -> None:
+    """A word in the tree, the source on the operator's page; nothing where a plan does not say."""
+    assert bases(PLAN) == ["measured", "fitted"]
+    assert "basis" in plain(render_tree(PLAN, 100))
+    page = " ".join(plain(render_item(PLAN, find_item(PLAN, "attn.core"), 90)).split())
+    assert PLAN.cluster.efficiency_sources["attention_efficiency"] in page
+    cluster = PLAN.cluster.model_copy(update={"efficiency_sources": {"matmul_efficiency": "ours"}})
+    silent = PLAN.model_copy(update={"cluster": cluster})
+    assert bases(silent) == []
+    assert "basis" not in plain(render_tree(silent, 100))
 
 
 def test_depth_unfolds() -> None:

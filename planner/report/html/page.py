@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
+from planner.plan.basis import WORDS, bases
 from planner.plan.figures import Figures
 from planner.plan.findings import Comparison, Largest, Sizing
 from planner.plan.schema import Plan
@@ -104,6 +105,7 @@ def render_html(
         layout=", ".join(described(plan.degrees)),
         charts=_charts(plan, figures),
         tables=_tables(plan, figures),
+        bases=[(word, WORDS[word]) for word in bases(plan)],
         by_price=_by_price(plan, figures),
         study=None if study is None else studies.study(study, plan),
         tabs=(*tabs, own),

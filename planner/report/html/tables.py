@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+from planner.plan.basis import basis_of, source_of
 from planner.plan.figures import Figures, Traffic
-from planner.plan.schema import OperatorPlan, Plan
+from planner.plan.schema import BlockPlan, OperatorPlan, Plan
 from planner.report.numbers import percent
 from planner.report.tables import Column
 from planner.units import GB, show_bytes, show_seconds, three_digits
@@ -21,6 +22,8 @@ class Cell:
     kind: str = ""
     share: float | None = None
     """Of a bar behind the number, in percent."""
+    title: str = ""
+    """Said to those who point at it."""
 
     @property
     def key(self) -> str:
@@ -47,6 +50,10 @@ class Table:
     """The row that is the plan's own."""
 
 
+LONGEST = 9
+"""Column of the operators' table by which it is sorted at first."""
+
+
 def used_axes(figures: Figures) -> set[str]:
     """Axes of more than one rank."""
     return {place.axis for place in figures.axes if place.size > 1}
@@ -70,6 +77,11 @@ def operators(plan: Plan, used: Collection[str]) -> Table:
             "of roofline", title="time at the data sheet's numbers over the predicted one, forwards"
         ),
         Heading(
+            "basis",
+            number=False,
+            title="what the times rest on: the source of the chip's efficiency",
+        ),
+        Heading(
             "exposed", title="seconds of its collectives that nothing hides, forwards and backwards"
         ),
         Heading("all layers", title="forward and backward of all layers of the model"),
@@ -79,28 +91,28 @@ def operators(plan: Plan, used: Collection[str]) -> Table:
         max(b.count * (op.forward + op.backward) for b in plan.blocks for op in b.operators) or 1.0
     )
     rows = [
-        _operator(block.name, block.count, op, used, longest)
-        for block in plan.blocks
-        for op in block.operators
+        _operator(plan, block, op, used, longest) for block in plan.blocks for op in block.operators
     ]
-    rows.sort(key=lambda row: -float(row[8].value or 0.0))
+    rows.sort(key=lambda row: -float(row[LONGEST].value or 0.0))
     return Table(headings, tuple(rows))
 
 
 def _operator(
-    layer: str, count: int, op: OperatorPlan, used: Collection[str], longest: float
+    plan: Plan, block: BlockPlan, op: OperatorPlan, used: Collection[str], longest: float
 ) -> tuple[Cell, ...]:
+    count = block.count
     together = count * (op.forward + op.backward)
     roof = op.roofline / op.forward if op.forward else 0.0
     exposed = sum(c.exposed for c in op.collectives)
     return (
-        Cell(layer, kind="soft"),
+        Cell(block.name, kind="soft"),
         Cell(op.name, kind="strong"),
         Cell(f"{count}", count),
         Cell(_shape(op, used), kind="soft small"),
         Cell(show_seconds(op.forward), op.forward),
         Cell(show_seconds(op.backward), op.backward),
         Cell(percent(roof, 0) if op.forward else "", roof),
+        Cell(basis_of(plan, op), kind="soft", title=source_of(plan, op)),
         Cell(show_seconds(exposed) if exposed else "", exposed),
         Cell(show_seconds(together), together, share=100 * together / longest),
         Cell(
