@@ -118,15 +118,8 @@ def _page(plan: Plan, why: Explanation, width: int, depth: int) -> list[Line]:
 
 def _data(why: Explanation) -> object:
     """As plain data: a tree by its nodes, everything else by its fields."""
-    from dataclasses import asdict, is_dataclass
+    from pydantic_core import to_jsonable_python
 
     from planner.plan.tree import Node, as_data
 
-    if isinstance(why, Node):
-        return as_data(why)
-    if is_dataclass(why):
-        return {
-            key: value if isinstance(value, str) else value.model_dump(mode="json")
-            for key, value in ((f, getattr(why, f)) for f in asdict(why))
-        }
-    return why.model_dump(mode="json")
+    return as_data(why) if isinstance(why, Node) else to_jsonable_python(why)

@@ -7,8 +7,8 @@ from typing import Literal, TypeAlias
 
 from planner.plan.part import Part
 
-Unit: TypeAlias = Literal["s", "B", "FLOP/s", "FLOP", "tokens/s", "$", ""]
-"""Seconds, bytes, rates, money; nothing for counts and shares."""
+Unit: TypeAlias = Literal["s", "B", "B/s", "FLOP/s", "FLOP", "tokens/s", "$", "kWh", "W", "%", ""]
+"""Seconds, bytes, rates, money, energy, power; shares as fractions, which are shown in percent; nothing for counts."""
 
 
 class Quantity(Part):

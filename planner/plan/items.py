@@ -11,6 +11,7 @@ from typing import TypeAlias
 
 from planner.errors import PlannerError, listed, nearest
 from planner.plan.derivation import Derivation, Unit
+from planner.plan.facts import Fact, Facts, facts
 from planner.plan.removed import everything_removed
 from planner.plan.schema import Alternative, BlockPlan, OperatorPlan, Plan, Removed, Stage
 
@@ -39,7 +40,18 @@ ALSO = {
     "step.optimizer": "step.other",
     "step.memory": "memory",
     "tokens/s": "tokens",
+    "tokens_per_second": "tokens",
     "tokens/s/chip": "tokens-per-chip",
+    "tokens_per_second_per_chip": "tokens-per-chip",
+    "MFU": "mfu",
+    "cost": "price",
+    "price_per_million_tokens": "price",
+    "memory_upper": "memory-upper",
+    "host_memory": "host",
+    "gap": "proof.gap",
+    "hint": "hints",
+    "assumed": "assumptions",
+    "pinned": "pins",
 }
 """Other words for ids."""
 
@@ -93,7 +105,7 @@ class OneOperator:
     operator: OperatorPlan
 
 
-Item: TypeAlias = Number | Row | Rule | OneStage | Layers | OneOperator
+Item: TypeAlias = Number | Row | Rule | OneStage | Layers | OneOperator | Facts
 
 
 def items(plan: Plan) -> dict[str, Item]:
@@ -116,7 +128,10 @@ def items(plan: Plan) -> dict[str, Item]:
 
 
 def find_item(plan: Plan, asked: str) -> Item:
-    """The item of an id; the label of a part (``dp gradients``) and a rule without its prefix do as well.
+    """The item of an id, or of other words for it.
+
+    The label of a part (``dp gradients``), a rule without its prefix and the place of a value in the plan's file
+    (``proof.gap``, ``stages.0.forward``) do as well.
 
     Raises:
         PlannerError: nothing in the plan has the id (I01); the nearest ids are given.
@@ -141,6 +156,12 @@ def find_item(plan: Plan, asked: str) -> Item:
             unit: Unit = "s" if name.startswith("step.") else "B"
             how = Derivation(meaning=ABSENT[name], formula="0", inputs=(), value=0.0, unit=unit)
             return Number(name, how)
+    if of_family := [rule for rule in everything_removed(plan) if rule.family == word]:
+        counts = (Fact(f"rule:{r.rule}", r.count, "", r.sentence) for r in of_family)
+        whole = sum(rule.count for rule in of_family)
+        return Facts(word, (*counts, Fact(word, whole, "", "Layouts that these rules removed.")))
+    if (found := facts(plan, ALSO.get(word, word))) is not None:
+        return found
     if word.startswith(("rule:", "rule ")):
         name = word[5:].strip()
         raise PlannerError.of(
@@ -156,5 +177,5 @@ def find_item(plan: Plan, asked: str) -> Item:
     raise PlannerError.of(
         "I01",
         f"nothing in the plan is called '{asked}'. Nearest: {close}.",
-        "Ids: #2, rule:NAME, step, memory, mfu, stage.0, and the names in the tree.",
+        "Ids: #2, rule:NAME, step, memory, mfu, stage.0, the names in the tree, and places in the file as proof.gap.",
     )

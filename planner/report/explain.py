@@ -6,6 +6,7 @@ import re
 
 from planner.plan.basis import source_of
 from planner.plan.derivation import Derivation, Unit
+from planner.plan.facts import Fact, Facts
 from planner.plan.findings import RulePrice
 from planner.plan.items import Item, Layers, Number, OneOperator, OneStage
 from planner.plan.schema import OperatorPlan, Plan
@@ -13,8 +14,10 @@ from planner.report.degrees import described
 from planner.report.numbers import dollars, gib, percent
 from planner.report.tables import BLANK, Column, Line, Span, flow, styled, table
 from planner.report.tree import render_tree
-from planner.units import show_bytes, show_count, show_seconds, three_digits
+from planner.units import GB, show_bytes, show_count, show_seconds, three_digits
 
+LONG = 40
+"""Letters of a value that has room in a table."""
 WIDE = 60
 """Columns from which operators stand with the name of their layer."""
 
@@ -26,17 +29,19 @@ def render_item(plan: Plan, item: Item, width: int) -> list[Line]:
         TypeError: a row or a rule, which need more than the plan.
     """
     if isinstance(item, Number):
-        return render_number(item, width)
+        return render_number(plan, item, width)
     if isinstance(item, OneOperator):
         return _operator(plan, item, width)
     if isinstance(item, OneStage):
         return _stage(plan, item, width)
     if isinstance(item, Layers):
         return _layers(item, width)
+    if isinstance(item, Facts):
+        return _facts(item, width)
     raise TypeError(type(item).__name__)
 
 
-def render_number(item: Number, width: int) -> list[Line]:
+def render_number(plan: Plan, item: Number, width: int) -> list[Line]:
     """Formula, numbers put in, result."""
     how = item.how
     columns = [
@@ -45,7 +50,9 @@ def render_number(item: Number, width: int) -> list[Line]:
         Column(heading="", cells=[q.meaning for q in how.inputs], left=True, drop=1),
     ]
     value = shown(how.value, how.unit)
-    lines: list[Line] = [(Span(f"  {item.id}"), Span(f"  {value}", "head"))]
+    lines: list[Line] = [
+        (Span(f"  {item.id}"), Span(f"  {value}", "head"), Span(_of_step(plan, item.id), "dim"))
+    ]
     lines += styled(flow([how.meaning], " ", width, "  ", 2))
     if not how.inputs:
         return lines
@@ -59,6 +66,15 @@ def render_number(item: Number, width: int) -> list[Line]:
     return lines
 
 
+def _of_step(plan: Plan, name: str) -> str:
+    """A part of the step as a share of it, and what of it is hidden."""
+    term = next((term for term in plan.time if term.name == name), None)
+    if term is None:
+        return ""
+    hidden = f", and {show_seconds(term.hidden)} more hidden" if term.hidden else ""
+    return f"  {percent(term.value / plan.step)} of the step{hidden}"
+
+
 def shown(value: float, unit: Unit) -> str:
     """A quantity with its unit."""
     if unit == "s":
@@ -67,6 +83,10 @@ def shown(value: float, unit: Unit) -> str:
         return show_bytes(value) if value >= 1024 else f"{value:.3g} B"
     if unit == "$":
         return dollars(value)
+    if unit == "%":
+        return percent(value)
+    if unit == "B/s":
+        return f"{three_digits(value / GB)} GB/s"
     if unit in ("FLOP", "FLOP/s"):
         return f"{show_count(value).replace(' B', ' G')}{unit}"
     text = f"{value:,.0f}" if value == round(value) and value < 1e9 else three_digits(value)
@@ -106,6 +126,35 @@ def render_rule(found: RulePrice, width: int) -> list[Line]:
     return [*lines, *styled(flow([*described(found.degrees), memory], ", ", width, "  ", 2))]
 
 
+def _facts(item: Facts, width: int) -> list[Line]:
+    """Values with what the schema says of them; long texts below the table."""
+    if len(item.rows) == 1:
+        row = item.rows[0]
+        lines: list[Line] = [(Span(f"  {item.id}", "head"),)]
+        lines += styled(flow([_value(row)], " ", width, "  ", 2))
+        return [*lines, *styled(flow([row.meaning], " ", width, "  ", 2), "dim")]
+    rows = [row for row in item.rows if len(_value(row)) <= LONG]
+    columns = [
+        Column(heading=item.id, cells=[row.place for row in rows], left=True),
+        Column(heading="", cells=[_value(row) for row in rows]),
+        Column(heading="", cells=[row.meaning for row in rows], left=True, drop=1),
+    ]
+    lines = table(columns, width)
+    for row in item.rows:
+        if row not in rows:
+            lines += styled(flow([_value(row)], " ", width, f"  {row.place}  ", 4))
+    return lines
+
+
+def _value(row: Fact) -> str:
+    if isinstance(row.value, bool) or row.value is None or isinstance(row.value, str):
+        return str(row.value)
+    exact = isinstance(row.value, int) and not row.unit
+    if not exact:
+        return shown(float(row.value), row.unit)
+    return f"{row.value:,}" + (f" ({show_count(row.value)})" if row.value >= 1e6 else "")
+
+
 def _stage(plan: Plan, item: OneStage, width: int) -> list[Line]:
     stage = item.stage
     ways = f"{show_seconds(stage.forward)} forwards, {show_seconds(stage.backward)} backwards"
@@ -133,8 +182,14 @@ def _layers(item: Layers, width: int) -> list[Line]:
         Column(heading="of roofline", cells=[_reached(op) for op in rows], drop=2),
         Column(heading="exposed", cells=[_exposed(op) for op in rows], drop=3),
     ]
+    once = block.gradient_collectives
+    states = [
+        f"{c.kind} of {c.tensor} over {c.axis}, {show_bytes(c.bytes)}, {show_seconds(c.seconds)}"
+        for c in once
+    ]
+    after = styled(flow(states, " · ", width, "  Gradients and weights: ", 4)) if states else []
     sums = f"forwards {show_seconds(block.forward)}, backwards {show_seconds(block.backward)}, all included"
-    return [(Span(f"  {title}", "head"),), *table(columns, width), *styled([f"  {sums}"])]
+    return [(Span(f"  {title}", "head"),), *table(columns, width), *styled([f"  {sums}"]), *after]
 
 
 def _operator(plan: Plan, item: OneOperator, width: int) -> list[Line]:

@@ -222,7 +222,19 @@ def _whole(b: Breakdown) -> Derivations:
         formula=f"{work} * global_batch / (step * chips * peak)",
         inputs=named(taken | {"global_batch": batch, "step": step, "chips": used, "peak": limit}),
         value=(3.0 * flops - unmade) * recipe.global_batch / (b.step * chips * peak),
+        unit="%",
     )
+    if chip.watts is not None:
+        limit = _quantity(chip.watts, "W", f"power limit of one {chip.name}")
+        inputs = {"watts": limit, "chips": used, "step": step, "global_batch": batch, "seq": seq}
+        found["energy"] = Derivation(
+            meaning="Energy of the chips for a million tokens, at their power limit.",
+            formula="watts * chips * step / 3600 / 1000 / (global_batch * seq) * 1e6",
+            inputs=named(inputs),
+            value=chip.watts * chips * b.step / 3600.0 / 1000.0 / recipe.tokens * 1e6,
+            unit="kWh",
+            source=chip.sources.get("watts", ""),
+        )
     if chip.price is not None:
         hour = _quantity(chip.price, "$", "a chip-hour")
         found["price"] = Derivation(

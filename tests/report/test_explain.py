@@ -2,27 +2,38 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from planner.errors import PlannerError
 from planner.plan.basis import bases
 from planner.plan.diff import diff
+from planner.plan.facts import Facts
 from planner.plan.findings import RulePrice
 from planner.plan.items import Number, find_item, items
 from planner.plan.read import read_plan
+from planner.plan.removed import everything_removed
 from planner.plan.schema import Plan
 from planner.plan.tree import Node, by_activity, numbers, plan_tree
 from planner.report.diff import render_diff
 from planner.report.explain import render_item, render_rule, shown
+from planner.report.numbers import slower
 from planner.report.tables import plain
+from planner.report.text import render
 from planner.report.tree import render_measured, render_tree
 from tests.report.test_pages import compare
 
 HERE = Path(__file__).parent
 PLAN = read_plan(HERE / "real.json")
 """Llama 3 8B on 32 H100 with a pipeline, as the planner wrote it."""
+
+
+NUMBER = r"(?<![\w.])\d[\d,]*(?:\.\d+)?(?![\w])"
+"""A number of a page; none that is part of a word."""
 
 
 def sums(node: Node) -> None:
@@ -84,6 +95,70 @@ def test_a_number_shows_formula_numbers_and_result() -> None:
     for quantity in how.inputs:
         assert shown(quantity.value, quantity.unit) in page
     assert shown(how.value, "s") in page
+
+
+def leaves(data: object, place: str = "") -> Iterator[tuple[str, float]]:
+    """Every number of a plan's file with its place."""
+    if isinstance(data, dict):
+        for key, value in data.items():
+            yield from leaves(value, f"{place}.{key}" if place else key)
+    elif isinstance(data, list):
+        for index, value in enumerate(data):
+            yield from leaves(value, f"{place}.{index}")
+    elif isinstance(data, int | float) and not isinstance(data, bool):
+        yield place, data
+
+
+def test_every_number_of_the_file_can_be_asked_for() -> None:
+    """By its place, and it is the number that the file has."""
+    numbers = list(leaves(PLAN.model_dump(mode="json")))
+    assert len(numbers) > 500
+    units = set()
+    for place, value in numbers:
+        found = find_item(PLAN, place)
+        if isinstance(found, Number):
+            assert found.how.value == pytest.approx(value), place
+        else:
+            assert isinstance(found, Facts), place
+            assert [(fact.place, fact.value) for fact in found.rows] == [(place, value)]
+            units.add(found.rows[0].unit)
+    assert units == {"s", "B", "B/s", "FLOP", "FLOP/s", "tokens/s", "$", ""}
+
+
+SCALE = {
+    "%": 0.01, "s": 1, "ms": 1e-3, "us": 1e-6, "GiB": 2**30, "MiB": 2**20, "KiB": 2**10, "GB/s": 1e9, "B": 1e9,
+    "k": 1e3, "M": 1e6, "T": 1e12, "GFLOP": 1e9, "TFLOP": 1e12, "TFLOP/s": 1e12, "G": 1e9,
+}  # fmt: skip
+
+
+def quantities(page: str) -> Iterator[tuple[str, float, float]]:
+    """Numbers of a page with half of their last digit, in base units as far as the page names them."""
+    for text, unit in re.findall(rf"({NUMBER})(?: ?([%A-Za-z/]+))?", page):
+        scale = SCALE.get(unit, 1)
+        grain = 10.0 ** -len(text.partition(".")[2])
+        yield f"{text} {unit}", float(text.replace(",", "")) * scale, grain * scale
+
+
+def test_every_number_of_the_page_stands_on_the_page_of_an_id() -> None:
+    """Of all sections; parts of a sum are rounded so that they make it, which may move the last digit by one."""
+    page = plain(render(PLAN, width=100, detail=("all",)))
+    families = [rule.family for rule in everything_removed(PLAN)]
+    parts = [*items(PLAN), *PLAN.model_dump(), *(f"alternatives.{i}" for i in range(5)), *families]
+    ids = [name for name in dict.fromkeys(parts) if not name.startswith(("#", "rule:"))]
+    told = [plain(render_item(PLAN, find_item(PLAN, name), 200)) for name in ids]
+    told += [f"It removed {rule.count:,} layouts." for rule in everything_removed(PLAN)]
+    told += [slower(row.step, PLAN.step) for row in PLAN.alternatives]  # the first line of '#2'
+    known = np.array([value for text in told for _, value, _ in quantities(text)])
+    bare = np.concatenate(
+        [known, known / 2**30, known / 1e9, known * 1e3]
+    )  # columns with units above
+    missing = [
+        text
+        for text, value, grain in quantities(page)
+        if np.abs(bare - value).min() > 1.001 * grain
+    ]
+    assert len(list(quantities(page))) > 300
+    assert missing == []
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import pytest
 from planner.api import Question, plan, price
 from planner.plan.schema import BlockPlan, Plan, Stage
 from planner.plan.tree import plan_tree
+from planner.studies.compare import Point, row_of
 
 LAYOUTS = {
     "pipeline": ("llama-3-70b", "h100-sxm:64", "megatron", {"tp": 8, "pp": 4, "recompute": "full"}),
@@ -53,6 +54,9 @@ def test_every_shown_number_has_a_derivation(priced: Plan) -> None:
         "tokens-per-chip": priced.tokens_per_second_per_chip,
         "price": priced.price_per_million_tokens,
     }
+    if priced.cluster.watts:
+        row = row_of(Point(question=Question.again(priced.asked), chips=0), priced)
+        shown["energy"] = row.energy_per_million_tokens
     if priced.host_memory:
         shown["host"] = priced.host_memory
     assert {name: how.value for name, how in priced.derivations.items()} == pytest.approx(shown)
