@@ -54,7 +54,7 @@ def explain(
     from planner.api import explain as found
     from planner.api import read_plan
     from planner.calibrate.measured import measured_run
-    from planner.plan.tree import Node
+    from planner.plan.tree import Node, beside
     from planner.plan.write import write_json
     from planner.report.markdown import markdown_page
     from planner.report.tree import render_measured
@@ -69,7 +69,8 @@ def explain(
         screen.write(write_json(_data(why)))
     else:
         width = o.WIDEST if form == "markdown" else min(screen.width, o.WIDEST)
-        page = _page(answer, why, width, depth)
+        times = {} if run is None else beside(answer, run.step, run.parts)
+        page = _page(answer, why, width, depth, times)
         if run is not None and isinstance(why, Node):
             page += render_measured(answer, run.step, run.memory, run.parts)
         if form == "markdown":
@@ -99,7 +100,9 @@ def _unlike(plan: Plan, facts: Mapping[str, int]) -> str:
     )
 
 
-def _page(plan: Plan, why: Explanation, width: int, depth: int) -> list[Line]:
+def _page(
+    plan: Plan, why: Explanation, width: int, depth: int, measured: Mapping[str, float]
+) -> list[Line]:
     from planner.plan.diff import Difference
     from planner.plan.findings import RulePrice
     from planner.plan.tree import Node
@@ -108,7 +111,7 @@ def _page(plan: Plan, why: Explanation, width: int, depth: int) -> list[Line]:
     from planner.report.tree import render_tree
 
     if isinstance(why, Node):
-        return render_tree(plan, width, depth)
+        return render_tree(plan, width, depth, measured=measured)
     if isinstance(why, Difference):
         return render_diff(why, width)
     if isinstance(why, RulePrice):

@@ -20,6 +20,11 @@ SENDS = re.compile(
     r"nccl|hcom_|hccl|rccl|oneccl|all_?reduce|all_?gather|reduce_?scatter|sendrecv", re.IGNORECASE
 )
 """Names of kernels that send: NCCL, RCCL, HCCL and oneCCL name them after the library or the collective."""
+ATTENTION = re.compile(r"flash|fmha|sdpa|attention|attn", re.IGNORECASE)
+PRODUCTS = re.compile(
+    r"gemm|matmul|cutlass|cublas|xmma|nvjet|tensile|mmadd|_mm_|cube", re.IGNORECASE
+)
+"""Names of kernels of fused attention, and of matrix products in CUTLASS, cuBLAS, Tensile and CANN."""
 KERNELS = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
 STEP = re.compile(r"ProfilerStep#?\d+")
 
@@ -28,7 +33,7 @@ def read_trace(path: Path) -> dict[str, float]:
     """Seconds of a step by what the rank did: ``step``, ``compute``, ``exposed``, ``hidden``, ``idle``.
 
     ``exposed`` is what it sent while it computed nothing, ``hidden`` what it sent meanwhile; compute, exposed and idle
-    sum to the step.
+    sum to the step. ``attention``, ``products`` and ``others`` are the kernels of compute, where two overlap the first.
 
     Raises:
         PlannerError: the file cannot be read (F01), or holds no kernels (F02).
@@ -45,7 +50,11 @@ def read_trace(path: Path) -> dict[str, float]:
             "Profile with activities=[CPU, CUDA].",
         )
     sends = _merged([_span(e) for e in inside if SENDS.search(str(e["name"]))])
-    works = _merged([_span(e) for e in inside if not SENDS.search(str(e["name"]))])
+    working = [e for e in inside if not SENDS.search(str(e["name"]))]
+    works = _merged([_span(e) for e in working])
+    attention = [_span(e) for e in working if ATTENTION.search(str(e["name"]))]
+    products = [_span(e) for e in working if PRODUCTS.search(str(e["name"]))]
+    one, two = _length(_merged(attention)), _length(_merged([*attention, *products]))
     both = _merged([*map(tuple, sends), *map(tuple, works)])
     whole = (window[1] - window[0]) if window else float(both[-1, 1] - both[0, 0])
     count = max(1, len({round(start) for start, _ in steps}))
@@ -53,6 +62,9 @@ def read_trace(path: Path) -> dict[str, float]:
     parts = {
         "step": whole,
         "compute": compute,
+        "attention": one,
+        "products": two - one,
+        "others": compute - two,
         "exposed": busy - compute,
         "hidden": sent - (busy - compute),
         "idle": whole - busy,

@@ -5,7 +5,7 @@ The children of every node sum to it. Equal layers are one node.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from planner.plan.schema import BlockPlan, OperatorPlan, Plan, Stage, Term
@@ -60,17 +60,53 @@ WAITED = ("step.bubble", "step.jitter")
 
 
 def by_activity(plan: Plan) -> dict[str, float]:
-    """The step as a profiler sees a rank: ``compute``, ``exposed`` and ``hidden`` sends, ``idle``; seconds."""
+    """The step as a profiler sees a rank: ``compute``, ``exposed`` and ``hidden`` sends, ``idle``; seconds.
+
+    Of compute the kernels of ``products`` and ``attention``, and all ``others``.
+    """
     sent = [term for term in plan.time if term.name in SENT]
     exposed = sum(term.value for term in sent)
     idle = sum(term.value for term in plan.time if term.name in WAITED)
+    compute = plan.step - exposed - idle
+    products, attention = (_of_kind(plan, kind) for kind in ("matmul", "attention"))
     return {
         "step": plan.step,
-        "compute": plan.step - exposed - idle,
+        "compute": compute,
+        "products": products,
+        "attention": attention,
+        "others": compute - products - attention,
         "exposed": exposed,
         "hidden": sum(term.hidden for term in sent),
         "idle": idle,
     }
+
+
+def _of_kind(plan: Plan, kind: str) -> float:
+    """Seconds that the busiest stage computes in operators of a kind."""
+    stage, m = busiest_stage(plan), plan.degrees.num_micro_batches
+    return sum(
+        m * layers_held(plan, stage, block) * operator_compute(op)
+        for block in plan.blocks
+        for op in block.operators
+        if op.kind == kind
+    )
+
+
+def beside(plan: Plan, step: float | None, parts: Mapping[str, float]) -> dict[str, float]:
+    """Measured seconds by the nodes that they belong to: the step's, and of a trace those of the one attention.
+
+    Args:
+        plan: the prediction.
+        step: measured; None where it was not.
+        parts: of a trace, by activity.
+    """
+    found = {} if step is None else {"step": step}
+    stage = busiest_stage(plan)
+    held = [block for block in plan.blocks if layers_held(plan, stage, block)]
+    cores = [f"{b.name}.{op.name}" for b in held for op in b.operators if op.kind == "attention"]
+    if len(cores) == 1 and parts.get("attention"):
+        found[cores[0]] = parts["attention"]
+    return found
 
 
 def busiest_stage(plan: Plan) -> Stage:

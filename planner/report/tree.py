@@ -37,7 +37,11 @@ class _Shown:
 
 
 def render_tree(
-    plan: Plan, width: int, depth: int = USUAL, stage: Stage | None = None
+    plan: Plan,
+    width: int,
+    depth: int = USUAL,
+    stage: Stage | None = None,
+    measured: Mapping[str, float] | None = None,
 ) -> list[Line]:
     """The page of ``explain PLAN``.
 
@@ -46,6 +50,7 @@ def render_tree(
         width: of the page.
         depth: 1 shows layers, 2 operators with the cheap ones folded, 3 everything.
         stage: whose step is shown; the busiest where none is named.
+        measured: seconds of nodes by their ids, to stand beside.
     """
     root = plan_tree(plan, stage)
     shown = list(_lines(_folded(root, plan.step, depth), "", ""))
@@ -58,6 +63,7 @@ def render_tree(
         Column(heading="split", cells=[_split(n.operator) for n in nodes], left=True, drop=5),
         Column(heading="messages", cells=[_messages(n.operator) for n in nodes], left=True, drop=3),
         Column(heading="predicted", cells=times),
+        Column(heading="measured", cells=[_measured(node, measured or {}) for node in nodes]),
         Column(heading="share", cells=[_share(node.seconds, plan.step) for node in nodes]),
         Column(heading="roofline", cells=[_roofline(node) for node in nodes], drop=2),
         Column(heading="of roofline", cells=[_reached(node.operator) for node in nodes], drop=6),
@@ -72,6 +78,9 @@ def render_tree(
 
 ACTIVITIES = {
     "compute": "computing",
+    "products": "  products",
+    "attention": "  attention",
+    "others": "  all else",
     "exposed": "sending, nothing else",
     "idle": "waiting",
     "hidden": "sending while computing",
@@ -153,6 +162,11 @@ def _messages(op: OperatorPlan | None) -> str:
         [] if op is None else [c for c in op.collectives if c.phase == "forward" and c.seconds]
     )
     return ", ".join(dict.fromkeys(f"{SHORT[c.kind]} {c.tensor}" for c in forward))
+
+
+def _measured(node: Node, measured: Mapping[str, float]) -> str:
+    mine = node.operator is not None or node.id == "step"
+    return show_seconds(measured[node.id]) if mine and node.id in measured else ""
 
 
 def _basis(plan: Plan, node: Node) -> str:

@@ -40,6 +40,7 @@ EVENTS = [
 def test_computing_sending_and_waiting(name: str, tmp_path: Path) -> None:
     found = read_trace(written(tmp_path, EVENTS, name))
     expected = {"step": 350, "compute": 200, "exposed": 50, "hidden": 70, "idle": 100}
+    expected |= {"attention": 100, "products": 50, "others": 50}
     assert found == pytest.approx({key: value * 1e-6 for key, value in expected.items()})
     assert found["compute"] + found["exposed"] + found["idle"] == pytest.approx(found["step"])
 

@@ -18,13 +18,14 @@ from planner.plan.items import Number, find_item, items
 from planner.plan.read import read_plan
 from planner.plan.removed import everything_removed
 from planner.plan.schema import Plan
-from planner.plan.tree import Node, by_activity, numbers, plan_tree
+from planner.plan.tree import Node, beside, by_activity, numbers, plan_tree
 from planner.report.diff import render_diff
 from planner.report.explain import render_item, render_rule, shown
 from planner.report.numbers import slower
 from planner.report.tables import plain
 from planner.report.text import render
 from planner.report.tree import render_measured, render_tree
+from planner.units import show_seconds
 from tests.report.test_pages import compare
 
 HERE = Path(__file__).parent
@@ -275,10 +276,19 @@ def test_a_profile_stands_beside_by_activity() -> None:
     ours = by_activity(PLAN)
     assert ours["compute"] + ours["exposed"] + ours["idle"] == pytest.approx(PLAN.step)
     assert ours["hidden"] > 0
+    assert ours["products"] + ours["attention"] + ours["others"] == pytest.approx(ours["compute"])
+    assert min(ours["products"], ours["attention"], ours["others"]) > 0
     theirs = {name: 1.25 * seconds for name, seconds in ours.items()}
     page = plain(render_measured(PLAN, theirs["step"], None, theirs))
-    assert page.count("-20.0 %") >= 4
+    assert page.count("-20.0 %") >= 7
     assert "sending while computing" in page
+    times = beside(PLAN, theirs["step"], theirs)
+    assert times == {"step": theirs["step"], "dense.attn.core": theirs["attention"]}
+    lines = plain(render_tree(PLAN, 100, measured=times)).splitlines()
+    [root], [core] = ([line for line in lines if name in line] for name in ("step,", "attn.core"))
+    assert show_seconds(theirs["step"]) in root
+    assert show_seconds(theirs["attention"]) in core
+    assert "measured" not in plain(render_tree(PLAN, 100)).splitlines()[0]
 
 
 def test_layers_as_numbers() -> None:
