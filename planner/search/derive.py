@@ -10,6 +10,7 @@ from typing import TypeAlias
 
 from planner.cost.block import FAMILIES
 from planner.cost.prices import state_seconds
+from planner.hardware.chip import Chip
 from planner.plan.derivation import Derivation, Quantity, Unit, named
 from planner.search.breakdown import Breakdown, exposed_copies
 from planner.search.derive_memory import memory_derivations
@@ -224,26 +225,31 @@ def _whole(b: Breakdown) -> Derivations:
         value=(3.0 * flops - unmade) * recipe.global_batch / (b.step * chips * peak),
         unit="%",
     )
+    shared = {"chips": used, "step": step, "global_batch": batch, "seq": seq}
+    return found | _for_a_million_tokens(
+        chip, shared, chips * b.step / 3600.0 / recipe.tokens * 1e6
+    )
+
+
+def _for_a_million_tokens(chip: Chip, inputs: dict[str, Quantity], hours: float) -> Derivations:
+    """What a million tokens take, where it is known what an hour of a chip does."""
+    found: Derivations = {}
     if chip.watts is not None:
-        limit = _quantity(chip.watts, "W", f"power limit of one {chip.name}")
-        inputs = {"watts": limit, "chips": used, "step": step, "global_batch": batch, "seq": seq}
+        watts = _quantity(chip.watts, "W", f"power limit of one {chip.name}")
         found["energy"] = Derivation(
             meaning="Energy of the chips for a million tokens, at their power limit.",
             formula="watts * chips * step / 3600 / 1000 / (global_batch * seq) * 1e6",
-            inputs=named(inputs),
-            value=chip.watts * chips * b.step / 3600.0 / 1000.0 / recipe.tokens * 1e6,
+            inputs=named({"watts": watts} | inputs),
+            value=chip.watts * hours / 1000.0,
             unit="kWh",
             source=chip.sources.get("watts", ""),
         )
     if chip.price is not None:
-        hour = _quantity(chip.price, "$", "a chip-hour")
         found["price"] = Derivation(
             meaning="Dollars for a million tokens.",
             formula="dollars * chips * step / 3600 / (global_batch * seq) * 1e6",
-            inputs=named(
-                {"dollars": hour, "chips": used, "step": step, "global_batch": batch, "seq": seq}
-            ),
-            value=chip.price * chips * b.step / 3600.0 / recipe.tokens * 1e6,
+            inputs=named({"dollars": _quantity(chip.price, "$", "a chip-hour")} | inputs),
+            value=chip.price * hours,
             unit="$",
             source=chip.price_source,
         )
