@@ -156,7 +156,7 @@ def test_levelled_cuts_are_close_to_the_best_and_never_worse_than_the_first(seed
     assert step <= pricing.makespans(start[None])[0] * (1 + 1e-12)
     every = np.array(list(compositions(layers, p * v)))
     every = every[np.isfinite(pricing.loads(every)).all(axis=1)]
-    assert step <= pricing.makespans(every).min() * 1.06
+    assert step <= pricing.makespans(every).min() * 1.1
 
 
 def test_the_floor_is_the_least_time_of_the_busiest_stage():

@@ -181,6 +181,9 @@ def _possible(table: StageTable, whole: float, known: float) -> bool:
 def _bound(table: StageTable, whole: float, period: float, found: float) -> float:
     """Seconds that no cut beats: the best of each family of paths, at most what was found.
 
+    Where backwards are split, stages make gradients of weights at the same time: one micro-batch takes less than its
+    work.
+
     Args:
         table: what every stage may hold.
         whole: least seconds of one micro-batch through all stages.
@@ -188,6 +191,8 @@ def _bound(table: StageTable, whole: float, period: float, found: float) -> floa
         found: of the best cut that is known.
     """
     p, m = table.num_stages, table.micro_batches
+    if table.schedule.splits:
+        return min(found, m * period)
     if table.schedule != Schedule.ONE_F_ONE_B:
         return min(found, max(whole, m * period))
     crossed = float(table.pairs.sum())
@@ -253,6 +258,8 @@ def _staying(table: StageTable) -> Combine:
 def staying_bound(table: StageTable, found: float) -> float:
     """Least ``W + max over i of (m - p + i) w_i + sum of w_j and sends for j > i`` over all cuts, at most ``found``.
 
+    Only stages that run a backward between two forwards have such a path: ``i >= p - m``.
+
     Runs of layers are joined stage by stage; what is kept of each is the sum so far and the longest path so far, if no
     other is better in both and the rest could still stay below ``found``.
     """
@@ -261,17 +268,18 @@ def staying_bound(table: StageTable, found: float) -> float:
     rest = _rests(table)
     labels: dict[int, list[tuple[float, float]]] = {0: [(0.0, -np.inf)]}
     for stage in range(p):
-        times = max(0, m - p + stage)
+        times = m - p + stage
         after: dict[int, list[tuple[float, float]]] = {}
         left = float(pairs[stage + 1 :].sum())
         for low, place in product(labels, range(len(table.sizes))):
             high = low + int(table.sizes[place])
-            if high > table.num_layers or np.isinf(rest[stage + 1, high]):
-                continue
             own = float(seconds[stage, low, place])
+            if high > table.num_layers or np.isinf(own + rest[stage + 1, high]):
+                continue
             limit = found * (1.0 - EQUAL) - 2.0 * rest[stage + 1, high] - left
             for total, path in labels[low]:
-                longest = max(path + 2.0 * own + pairs[stage], total + (1 + times) * own)
+                stays = total + (1 + times) * own if times >= 0 else -np.inf
+                longest = max(path + 2.0 * own + pairs[stage], stays)
                 if longest < limit:
                     after.setdefault(high, []).append((total + own, longest))
         labels = {high: _undominated(each) for high, each in after.items()}
