@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Literal
 
 from planner.calibrate.as_run import as_run
 from planner.calibrate.divisions import division
+from planner.calibrate.generators import generator
 from planner.calibrate.mixtures import parts_of
 from planner.calibrate.modules import recomputed_modules
 from planner.calibrate.networks import cluster_of
@@ -23,6 +24,7 @@ from planner.errors import PlannerError
 from planner.graph.adapters import with_adapters
 from planner.graph.architecture import Architecture
 from planner.graph.blocks import build_model
+from planner.graph.generator import ImageGenerator, build_generator
 from planner.graph.model import Model
 from planner.hardware.chip import Chip
 from planner.hardware.cluster import Cluster
@@ -93,7 +95,8 @@ def case_of(run: Run) -> Case:
         NotPricedError: a missing fact, a model or a chip that we do not describe.
     """
     software = software_of(run)
-    arch = architecture(run, software)
+    made = generator(run)
+    arch = architecture(run, software) if made is None else None
     pools, assumed = clusters_of(run)
     cluster = pools[0]
     found = _Open(list(assumed))
@@ -106,7 +109,12 @@ def case_of(run: Run) -> Case:
             pool.chip.peak_for(recipe.precision)
     except PlannerError as error:
         raise NotPricedError(f"unsupported precision: {error.faults[0].what}") from None
-    model, num_params = _model(arch, recipe.seq, recipe.fused_attention, recipe.lora)
+    if made is not None:
+        recipe = replace(recipe, seq=made.side**2)
+        model, num_params = _generator(made, recipe.fused_attention)
+    else:
+        assert arch is not None
+        model, num_params = _model(arch, recipe.seq, recipe.fused_attention, recipe.lora)
     traits = _traits(run, software)
     task = Task(
         model=model,
@@ -126,7 +134,7 @@ def case_of(run: Run) -> Case:
         assumed=tuple(found.texts),
         broken=tuple(rule.name for rule, _ in broken(task, row)),
         num_params=num_params,
-        division=division(run),
+        division=division(run, made),
         pools=pools if len(pools) > 1 else (),
         traits=traits,
     )
@@ -153,6 +161,12 @@ def _model(arch: Architecture, seq: int, fused: bool, lora: Lora | None) -> tupl
     model = build_model(arch, seq, fused=fused)
     count = model.num_params
     return (with_adapters(model, lora.rank, lora.targets) if lora else model), count
+
+
+@lru_cache(maxsize=64)
+def _generator(made: ImageGenerator, fused: bool) -> tuple[Model, int]:
+    model = build_generator(made, fused=fused)
+    return model, model.num_params
 
 
 def _cut(run: Run) -> Cut:

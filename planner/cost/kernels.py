@@ -25,9 +25,10 @@ GROUPED = {"ascend": 2.0}
 """Time of grouped products with many rows over that of one product, by chip family; 1 elsewhere, as grouped sweeps on
 NVIDIA's chips show. Source: mixtures on the 910B run at 0.45 of dense models."""
 ALIGNED = 8
-MISALIGNED = 27.0
-"""How many times slower the batched products of unfused attention are where the head size is no multiple of 8, which
-tensor cores need of 16-bit rows. Source: ten BLOOM runs with heads of 108, 150 and 450, about 9 TFLOPS on A100."""
+MISALIGNED = 33.0
+"""How many times slower the batched products of unfused attention sum where the head size is no multiple of 8, which
+tensor cores need of 16-bit rows; what starts and ends a tile takes what it always takes. Source: ten BLOOM runs with
+heads of 108, 150 and 450, about 9 TFLOPS on A100."""
 FEW_ROWS = 150.0
 """Rows of an expert at which a grouped product runs at half its rate. Source: grouped products of H100, 0.17 of peak at
 64 rows, 0.49 at 256, 0.61 at 512, 0.64 to 0.8 beyond."""
@@ -63,6 +64,7 @@ def matmul(
     *,
     idle_rows: float = 0.0,
     slowed: float = 1.0,
+    misaligned: float = 1.0,
 ) -> Array:
     """Seconds of ``groups`` products of (m, k) by (k, n).
 
@@ -78,7 +80,8 @@ def matmul(
         k: length of the sums.
         size: bytes of inputs and outputs of all groups; fp8 casts come on top.
         idle_rows: rows whose time every group loses: ``FEW_ROWS`` for the products of many experts.
-        slowed: how many times slower the units run than in one product of aligned rows: ``MISALIGNED``, ``GROUPED``.
+        slowed: how many times slower the units run than in one product: ``GROUPED``.
+        misaligned: how many times slower they sum than over aligned rows: ``MISALIGNED``.
 
     Units: seconds.
 
@@ -88,7 +91,7 @@ def matmul(
     rate = chip.peak_for(precision) * chip.efficiency_for(precision) / slowed
     wide = chip.peak.get("bf16") or chip.peak.get("fp16") or chip.peak_for(precision)
     start = SHORT_SUM * max(1.0, chip.peak_for(precision) / wide)
-    compute = 2.0 * groups * (rows + idle_rows) * n * (np.asarray(k) + start) / rate
+    compute = 2.0 * groups * (rows + idle_rows) * n * (misaligned * np.asarray(k) + start) / rate
     cast = CAST_BYTES * groups * m * np.asarray(k) if precision in QUANTISED else 0.0
     stream = np.asarray(size, dtype=np.float64) / (chip.memory_bandwidth * chip.memory_efficiency)
     p = chip.matmul_sharpness

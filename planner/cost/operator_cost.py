@@ -39,8 +39,8 @@ def operator_cost(s: Setting, block: Block, op: Operator, split: Split) -> Opera
         groups, m, n, k = matmul_shape(s, block, op, split)
         narrow = "bf16" if precision in QUANTISED and not op.weights else precision
         idle = kernels.FEW_ROWS if op.view == "expert" else 0.0
-        slowed = _slowed(s, block, op)
-        forward = kernels.matmul(chip, narrow, groups, m, n, k, size, idle_rows=idle, slowed=slowed)
+        slow = {"slowed": _slowed(s, op), "misaligned": _misaligned(s, block, op)}
+        forward = kernels.matmul(chip, narrow, groups, m, n, k, size, idle_rows=idle, **slow)
         backward = op.backward * forward * kernels.BACKWARD_MATMUL
         widened = _widened_seconds(s, block, op, split)
         forward, backward = forward + widened, backward + widened
@@ -82,10 +82,13 @@ def _loss_seconds(s: Setting, logits: Array) -> tuple[Array, Array]:
     )
 
 
-def _slowed(s: Setting, block: Block, op: Operator) -> float:
-    """How many times slower a product runs because it is grouped, or because its heads do not fit the units."""
-    if op.view == "expert":
-        return kernels.GROUPED.get(s.task.cluster.chip.family, 1.0)
+def _slowed(s: Setting, op: Operator) -> float:
+    """How many times slower a product runs because it is grouped."""
+    return kernels.GROUPED.get(s.task.cluster.chip.family, 1.0) if op.view == "expert" else 1.0
+
+
+def _misaligned(s: Setting, block: Block, op: Operator) -> float:
+    """How many times slower a product sums because its heads do not fit the units."""
     heads = [block.sizes[dim] for dim in ("head_dim", "value_dim") if dim in op.dims]
     unfit = not op.weights and any(size % kernels.ALIGNED for size in heads)
     return kernels.MISALIGNED if unfit and s.task.recipe.precision != "fp32" else 1.0

@@ -6,6 +6,7 @@ for each distinct combination (``keys``) and a column for each distinct block; c
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +16,8 @@ from planner.cost.block import FAMILIES, BlockCost, block_cost, head_logits
 from planner.cost.partition import distinct_blocks
 from planner.cost.setting import Setting, setting
 from planner.graph.builder import STREAM
+from planner.graph.operator import DimName
+from planner.graph.placement import AxisName
 from planner.trainers.trainer import Task
 from planner.units import Array, IntArray
 
@@ -114,7 +117,6 @@ def _part(s: Setting, *, sp: bool) -> BlockTable:
     model = s.task.model
     blocks = distinct_blocks(model)
     costs = [block_cost(s, block, sp=sp) for block in blocks]
-    layer = model.blocks[0]
     cut = {"dp": "batch", "cp": "seq"} | ({"tp": "seq"} if sp else {})
     logits = sum(head_logits(s, block, sp=sp) for block in (*model.mtp, model.head))
     return BlockTable(
@@ -131,9 +133,20 @@ def _part(s: Setting, *, sp: bool) -> BlockTable:
         expert=_columns([c.expert for c in costs]),
         frozen=np.stack([_columns([c.frozen[kind] for c in costs]) for kind in (0, 1)]),
         largest=_columns([c.largest for c in costs]),
-        stream=s.elements(layer, STREAM, cut) * s.task.recipe.activation_bytes,
+        stream=_stream(s, cut) * s.task.recipe.activation_bytes,
         logits=np.asarray(logits, dtype=np.float64),
     )
+
+
+def _stream(s: Setting, cut: Mapping[AxisName, DimName]) -> Array:
+    """Elements that one layer hands to the next; of the largest where layers differ in width or length."""
+    first, *others = s.task.model.blocks
+    whole = [(b.sizes.get("seq"), b.sizes.get("embed")) for b in (first, *others)]
+    found = s.elements(first, STREAM, cut)
+    for block, sizes in zip(others, whole[1:], strict=True):
+        if sizes != whole[0]:
+            found = np.maximum(found, s.elements(block, STREAM, cut))
+    return found
 
 
 def _columns(values: list[Array]) -> Array:

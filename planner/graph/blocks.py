@@ -36,9 +36,12 @@ def build_model(arch: Architecture, seq: int, *, fused: bool = True) -> Model:
     )
 
 
-def layer_block(arch: Architecture, layer: Layer, seq: int, *, fused: bool) -> Block:
-    """One layer: norms, attention, feed-forward, residual additions."""
+def layer_block(
+    arch: Architecture, layer: Layer, seq: int, *, fused: bool, keys: int | None = None
+) -> Block:
+    """One layer: norms, attention, feed-forward, residual additions; over so many keys each where not all."""
     b = _builder(arch, layer, seq, layer.name)
+    b.sizes["keys"] = seq if keys is None else keys
     b.tensor("x", *STREAM)
     out = _layer(b, arch, layer, "x", fused=fused)
     return b.finish(("x",), (out,))
