@@ -1,8 +1,8 @@
 """An image generator made of transformer layers over ever finer grids: TransGAN as Megatron layers.
 
 A latent vector becomes a coarse grid of wide pixels; every step doubles the grid's sides, and from the third on
-quarters the width. Fine grids attend within windows, so that their layers are as narrow as their scores are many: layers of
-very different time and memory in one sequence.
+quarters the width. Fine grids attend within windows, so that their layers are as narrow as their scores are many:
+layers of very different time and memory in one sequence.
 """
 
 from __future__ import annotations
