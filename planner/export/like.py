@@ -11,6 +11,7 @@ from pathlib import PurePath
 from planner.errors import PlannerError
 from planner.export import accelerate, deepspeed, megatron, mindformers, torchtitan
 from planner.export.files import File
+from planner.export.like_python import edited as python_edited
 from planner.export.like_shell import edited
 from planner.export.shape import shape_of
 from planner.export.targets import export
@@ -156,6 +157,17 @@ def _section(text: str, name: str, keys: Mapping[str, str]) -> str:
     return text[: found.start()] + body + text[found.end() :] if found else text + body
 
 
+def _titan(view: View, text: str, name: str) -> str:
+    training = torchtitan.training(view)
+    keys = ("local_batch_size", "enable_cpu_offload", "disable_cuda_graphs")
+    stages = {} if view.degrees.pp > 1 else {"module_fqns_per_model_part": None}
+    sections = {
+        "training": {key: training[key] for key in keys},
+        "parallelism": stages | torchtitan.parallelism(view, shape_of(view), "lm_head"),
+    }
+    return python_edited(text, sections, torchtitan.POLICIES[view.degrees.recompute], name)
+
+
 WRITERS: dict[tuple[str, str], Writer] = {
     ("megatron", ".sh"): _megatron,
     ("mindformers", ".yaml"): _mindformers,
@@ -164,5 +176,6 @@ WRITERS: dict[tuple[str, str], Writer] = {
     ("accelerate", ".yml"): _accelerate,
     ("deepspeed", ".json"): _deepspeed,
     ("torchtitan-0.2", ".toml"): _toml,
+    ("torchtitan", ".py"): _titan,
 }
 """Formats and endings of files that are edited in place."""

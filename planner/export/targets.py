@@ -84,7 +84,7 @@ def target(name: str) -> Target:
 
 
 def export(plan: Plan, to: str) -> list[File]:
-    """A plan as a trainer's own files.
+    """A plan as a trainer's own files. Rows of measured runs have one chip, so that pools get no ``remeasure.sh``.
 
     Raises:
         PlannerError: an unknown format (W02), or what the format cannot hold (W01).
@@ -98,8 +98,15 @@ def export(plan: Plan, to: str) -> list[File]:
     limits.refuse(mixed, "layers that differ in what they recompute", pinned("recompute=full"))
     if not found.any_strategy:
         _only_roles(plan, limits)
+    d = plan.degrees
+    limits.refuse(
+        bool(d.pools) and d.order.index("pp") < d.order.index("dp"),
+        "stages on different chips inside data parallelism: ranks of a chip are no run of ranks",
+        pinned("order=tp-cp-dp-pp"),
+    )
     limits.done()
-    return found.write(View(plan))
+    files = found.write(View(plan))
+    return [file for file in files if not plan.cluster.pools or file.name != "remeasure.sh"]
 
 
 def _only_roles(plan: Plan, limits: Limits) -> None:

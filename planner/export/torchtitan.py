@@ -23,6 +23,9 @@ SCHEDULES = {
     "zbv": "ZBVZeroBubble",
     "dualpipev": "DualPipeV",
 }
+POLICIES = {"none": "None", "full": "FullAC", "selective": "SelectiveAC"}
+POLICY_SOURCE = "torchtitan.distributed.activation_checkpoint"
+"""Classes of 0.3 that recompute, and where they are imported from."""
 MODELS = {
     "llama-3-8b": ("llama3", "llama3_8b", "8B"),
     "llama-3.1-8b": ("llama3", "llama3_8b", "8B"),
@@ -58,16 +61,15 @@ def write(view: View) -> list[File]:
         for part, keys in values.items()
         for key, value in keys.items()
     ]
-    policy = {"none": "None", "full": "FullAC.Config()", "selective": "SelectiveAC.Config()"}
-    chosen = policy[view.degrees.recompute]
+    policy = POLICIES[view.degrees.recompute]
+    chosen = "None" if policy == "None" else f"{policy}.Config()"
     lines += [
         f"    config.activation_checkpoint = {chosen}",
         "    config.compile.enable = True",
         "    return config",
     ]
     head = header(view, RELEASE)
-    source = "torchtitan.distributed.activation_checkpoint"
-    uses = f"\nfrom {source} import {chosen.partition('.')[0]}\n" if chosen != "None" else ""
+    uses = f"\nfrom {POLICY_SOURCE} import {policy}\n" if policy != "None" else ""
     start = "\n\ndef apply(config):\n" + _APPLY + "\n".join(lines) + "\n"
     if known:
         package, function, _ = known

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import groupby
 
 from planner.errors import PlannerError
 from planner.plan.schema import BlockPlan, Degrees, OperatorPlan, Plan
@@ -158,7 +159,21 @@ def header(view: View, release: str) -> list[str]:
         f"cluster {prints.cluster}, recipe {prints.recipe}, trainer {prints.trainer} ({plan.trainer_release})",
         layout_words(plan.degrees),
         f"predicted {show_seconds(plan.step)} a step, {show_bytes(plan.memory)} on the fullest chip",
+        *_nodes(view),
     ]
+
+
+def _nodes(view: View) -> list[str]:
+    """In which order nodes of different chips get their ranks: those of the first stage first."""
+    pools = view.degrees.pools
+    each = view.world // max(1, len(pools))
+    runs = [(pool, len(list(run))) for pool, run in groupby(pools)]
+    ends = [sum(count for _, count in runs[: n + 1]) * each for n in range(len(runs))]
+    words = [
+        f"{end - count * each}-{end - 1} on {pool}"
+        for (pool, count), end in zip(runs, ends, strict=True)
+    ]
+    return [f"stages stand on different chips: start ranks {', '.join(words)}"] if pools else []
 
 
 def commented(lines: list[str], mark: str = "#") -> str:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from plans import LAYOUTS, plan
+from test_like import ASSIGNED
 
 from planner.export.targets import export
 from planner.export.view import View
@@ -32,11 +33,16 @@ sys.modules.setdefault("torchtitan.distributed.minimal_async_ep.kernels", _Absen
 
 def accepted(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch, *flags: str) -> Any:
     """The configuration that torchtitan's own parser makes of the exported module."""
+    files = {file.name: file.text for file in export(plan(name), "torchtitan")}
+    return parsed(files["shardwright_plan.py"], folder, monkeypatch, *flags)
+
+
+def parsed(text: str, folder: Path, monkeypatch: pytest.MonkeyPatch, *flags: str) -> Any:
+    """The configuration that torchtitan's own parser makes of a module."""
     from torchtitan.config import ConfigManager
 
     logging.disable(logging.INFO)
-    files = {file.name: file.text for file in export(plan(name), "torchtitan")}
-    (folder / "shardwright_plan.py").write_text(files["shardwright_plan.py"])
+    (folder / "shardwright_plan.py").write_text(text)
     monkeypatch.syspath_prepend(str(folder))
     monkeypatch.delitem(sys.modules, "shardwright_plan", raising=False)
     told = io.StringIO()
@@ -109,3 +115,22 @@ def test_a_wrong_plan_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         accepted("titan", tmp_path, monkeypatch, "--parallelism.foo", "3")
     with pytest.raises(AssertionError):
         ParallelDims.from_config(config.parallelism, 2 * View(plan("titan")).world)
+
+
+@pytest.mark.parametrize("name", ["titan", "titan-stages", "titan-hybrid", "titan-host"])
+def test_a_module_of_one_s_own_with_the_plan_s_values(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from torchtitan.distributed import ParallelDims
+
+    from planner.export.like import export_like
+
+    view = View(plan(name))
+    d = view.degrees
+    text = export_like(plan(name), "torchtitan", "ours.py", ASSIGNED).text
+    config = parsed(text, tmp_path, monkeypatch)
+    dims = ParallelDims.from_config(config.parallelism, view.world)
+    assert (dims.dp_replicate, dims.tp, dims.pp, dims.cp) == (view.replicas, d.tp, d.pp, d.cp)
+    local = d.micro_batch * (d.num_micro_batches if d.pp > 1 else 1)
+    assert (config.training.local_batch_size, config.training.steps) == (local, 9)
+    assert bool(config.parallelism.module_fqns_per_model_part) == (d.pp > 1)

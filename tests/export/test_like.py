@@ -110,6 +110,66 @@ def test_torchtitan_job_files(tmp_path: Path) -> None:
     )
 
 
+CLASSES = '''"""What we trained in May."""
+
+from torchtitan.config import ParallelismConfig, TrainingConfig
+from torchtitan.distributed.activation_checkpoint import SelectiveAC
+from torchtitan.trainer import Trainer
+
+
+def llama3_8b():
+    return Trainer.Config(
+        model=ours("8B"),  # é: our own tokenizer
+        training=TrainingConfig(local_batch_size=2, seq_len=8192, steps=1000),
+        parallelism=ParallelismConfig(
+            data_parallel_shard_degree=8,  # one node
+            tensor_parallel_degree=8,
+        ),
+        activation_checkpoint=SelectiveAC.Config(),
+    )
+'''
+ASSIGNED = """from torchtitan.models.llama3.config_registry import llama3_8b as base
+
+
+def plan():
+    config = base()
+    config.training.local_batch_size = 4  # what fits
+    config.training.steps = 9
+    config.parallelism.tensor_parallel_degree = 8
+    config.parallelism.module_fqns_per_model_part = [
+        ["tok_embeddings", "layers.0"],
+        ["layers.1", "norm", "lm_head"],
+    ]
+    config.activation_checkpoint = None
+    return config
+"""
+
+
+@pytest.mark.parametrize("before", [CLASSES, ASSIGNED], ids=["classes", "assigned"])
+@pytest.mark.parametrize("name", ["titan", "titan-stages", "titan-hybrid", "titan-host"])
+def test_torchtitan_modules(before: str, name: str, tmp_path: Path) -> None:
+    text = export_like(plan(name), "torchtitan", "ours.py", before).text
+    compile(text, "ours.py", "exec")
+    (tmp_path / "ours.py").write_text(text)
+    found, d = read_trainer_file(tmp_path / "ours.py"), plan(name).degrees
+    layout = {"tp": 1, "pp": 1, "cp": 1, "offload": "none"} | dict(found.layout)
+    assert [layout[k] for k in ("tp", "pp", "cp", "dp", "mbs", "recompute", "offload")] == [
+        d.tp, d.pp, d.cp, d.dp, d.micro_batch, d.recompute, d.offload
+    ]  # fmt: skip
+    assert (found.chips, layout["zero"]) == (d.chips_used, int(d.sharding[-1]))
+    for line in before.splitlines():
+        if "#" in line:
+            assert line.partition("#")[2] in text, "comments stay"
+    assert ("steps=1000" if before == CLASSES else "config.training.steps = 9") in text
+    if d.recompute == "full":
+        assert "import FullAC\n" in text
+
+
+def test_a_module_that_says_nothing_of_a_section() -> None:
+    with pytest.raises(PlannerError, match="sets nothing of training"):
+        export_like(plan("titan"), "torchtitan", "x.py", "activation_checkpoint = 3\n")
+
+
 def test_accelerate_sizes(tmp_path: Path) -> None:
     before = export(plan("fsdp"), "accelerate")[0].text + "downcast_bf16: 'no'\n"
     text = export_like(plan("fsdp-hybrid"), "accelerate", "a.yaml", before).text
@@ -121,7 +181,7 @@ def test_accelerate_sizes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "to", "text", "phrase"),
     [
-        ("dense", "torchtitan", "", "cannot be edited for torchtitan"),
+        ("titan", "torchtitan", "", "cannot be edited for torchtitan"),
         ("dense", "megatron", "echo --num-layers 3", "has no --tensor-model-parallel-size"),
     ],
 )

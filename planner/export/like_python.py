@@ -1,0 +1,182 @@
+"""A configuration module of torchtitan with only what the plan decides changed: values replaced where they stand."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+
+from planner.errors import PlannerError
+from planner.export.torchtitan import POLICY_SOURCE
+from planner.units import Json
+
+CLASSES = {"training": "TrainingConfig", "parallelism": "ParallelismConfig"}
+"""Sections and the classes that a module fills them with."""
+RECOMPUTE = "activation_checkpoint"
+DEFAULTS: dict[str, Json] = {
+    "data_parallel_replicate_degree": 1, "data_parallel_shard_degree": -1, "fsdp_reshard_after_forward": "default",
+    "tensor_parallel_degree": 1, "context_parallel_degree": 1, "pipeline_parallel_degree": 1,
+    "expert_parallel_degree": 1, "local_batch_size": 8, "enable_cpu_offload": False, "disable_cuda_graphs": False,
+    "module_fqns_per_model_part": None,
+}  # fmt: skip
+"""What a key means that a module does not have (torchtitan 0.3.0)."""
+_Edit = tuple[int, int, str]
+
+
+def edited(text: str, sections: Mapping[str, Mapping[str, Json]], policy: str, name: str) -> str:
+    """A module with the plan's values in ``config.section.key = value`` and in the arguments of its classes.
+
+    Args:
+        text: the module.
+        sections: values by section and key.
+        policy: the class that recomputes, such as ``FullAC``; ``None`` where nothing is.
+        name: of the file, for errors.
+
+    Raises:
+        PlannerError: no Python, or a section that the plan must change is nowhere in it (W05).
+    """
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError) as error:
+        raise PlannerError.of("W05", f"is not Python: {error}.", where=name) from None
+    places = _Places(text)
+    edits: list[_Edit] = []
+    for section, values in sections.items():
+        edits += _section(tree, places, section, values, name)
+    edits += _policy(tree, places, policy, name)
+    for start, end, new in sorted(edits, reverse=True):
+        text = text[:start] + new + text[end:]
+    return text
+
+
+class _Places:
+    """Where nodes stand in a text: Python counts bytes of a line."""
+
+    def __init__(self, text: str) -> None:
+        self.lines = text.splitlines(keepends=True)
+        self.starts = [0]
+        for line in self.lines:
+            self.starts.append(self.starts[-1] + len(line))
+
+    def at(self, row: int, column: int) -> int:
+        line = self.lines[row - 1].encode()
+        return self.starts[row - 1] + len(line[:column].decode())
+
+    def span(self, node: ast.expr | ast.stmt) -> tuple[int, int]:
+        assert node.end_lineno is not None
+        assert node.end_col_offset is not None
+        return self.at(node.lineno, node.col_offset), self.at(node.end_lineno, node.end_col_offset)
+
+    def indent(self, node: ast.stmt) -> str:
+        line = self.lines[node.lineno - 1]
+        return line[: len(line) - len(line.lstrip())]
+
+
+def _section(
+    tree: ast.Module, places: _Places, section: str, values: Mapping[str, Json], name: str
+) -> Iterator[_Edit]:  # fmt: skip
+    assigned = dict(_assigned(tree, section))
+    calls = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and _last(node.func) == CLASSES[section]
+    ]
+    given = {word.arg: word.value for call in calls for word in call.keywords if word.arg}
+    missing = {}
+    for key, value in values.items():
+        held = assigned[key].value if key in assigned else given.get(key)
+        if held is not None:
+            yield (*places.span(held), repr(value))
+        elif value != DEFAULTS.get(key):
+            missing[key] = value
+    if not missing:
+        return
+    if assigned:
+        statement = list(assigned.values())[-1]
+        target = ast.unparse(statement.targets[0]).rpartition(".")[0]
+        end, pad = places.span(statement)[1], places.indent(statement)
+        yield (
+            end,
+            end,
+            "".join(f"\n{pad}{target}.{key} = {value!r}" for key, value in missing.items()),
+        )
+    elif calls:
+        end = places.span(calls[-1])[1] - 1
+        yield end, end, _words(places, calls[-1], missing)
+    else:
+        raise PlannerError.of(
+            "W05",
+            f"sets nothing of {section}, so there is no place for {', '.join(missing)}.",
+            f"Write {CLASSES[section]}(…) or config.{section}.… = … into it, or leave --like out.",
+            where=name,
+        )
+
+
+def _words(places: _Places, call: ast.Call, missing: Mapping[str, Json]) -> str:
+    """Arguments behind those that a call has, a line each where its own have lines of their own."""
+    rows = [word.value.lineno for word in call.keywords]
+    if rows and rows[-1] != call.lineno:
+        last = call.keywords[-1]
+        line = places.lines[last.value.lineno - 1]
+        pad = line[: len(line) - len(line.lstrip())]
+        outer = places.lines[(call.end_lineno or 1) - 1]
+        outer = outer[: len(outer) - len(outer.lstrip())]
+        inside = "".join(f"{pad}{key}={value!r},\n" for key, value in missing.items())
+        return inside.removeprefix(outer) + outer
+    words = ", ".join(f"{key}={value!r}" for key, value in missing.items())
+    return f", {words}" if rows else words
+
+
+def _assigned(tree: ast.Module, section: str) -> Iterator[tuple[str, ast.Assign]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and len(node.targets) == 1:
+            parts = ast.unparse(node.targets[0]).split(".")
+            if len(parts) == 3 and parts[1] == section:
+                yield parts[2], node
+
+
+def _policy(tree: ast.Module, places: _Places, policy: str, name: str) -> Iterator[_Edit]:
+    """The class that recomputes, and its import where it is new."""
+    written = "None" if policy == "None" else f"{policy}.Config()"
+    held: list[ast.expr] = [
+        node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]).endswith(f".{RECOMPUTE}")
+    ]
+    held += [
+        word.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        for word in node.keywords
+        if word.arg == RECOMPUTE
+    ]
+    if not held and policy == "None":
+        return
+    if not held:
+        raise PlannerError.of(
+            "W05",
+            f"sets no {RECOMPUTE}, and the plan has {written}.",
+            f"Write {RECOMPUTE}=None into it, or leave --like out.",
+            where=name,
+        )
+    for value in held:
+        if _last(getattr(getattr(value, "func", value), "value", value)) != policy:
+            yield (*places.span(value), written)
+    imported = {
+        alias.asname or alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    if policy not in imported | {"None"}:
+        first = next((n for n in tree.body if isinstance(n, ast.Import | ast.ImportFrom)), None)
+        late = [n for n in tree.body if isinstance(n, ast.ImportFrom) and n.module != "__future__"]
+        place = late[0] if late else first
+        start = places.span(place)[0] if place is not None else 0
+        yield start, start, f"from {POLICY_SOURCE} import {policy}\n"
+
+
+def _last(node: ast.AST) -> str:
+    """The last name of a dotted one."""
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else ""
