@@ -227,6 +227,8 @@ def model_config(view: View, shape: Shape) -> dict[str, Json]:
         }
     elif shape.head_dim * shape.heads != shape.hidden:
         data["head_dim"] = shape.head_dim
+    if shape.qk_norm:
+        data["qk_layernorm"] = True
     return data
 
 

@@ -205,6 +205,7 @@ def _mindformers_model(r: Reader, data: Mapping[str, Json]) -> Decoder:
         layers=layers, hidden=hidden, heads=heads, kv_heads=r.number("model.n_kv_heads", default=heads),
         head_dim=r.number("model.head_dim", default=hidden // max(heads, 1)), ffn=_feed_forward(r, hidden),
         vocab=r.number("model.vocab_size"), seq=r.number("model.seq_length"), gated=True, norm="rms",
+        qk_norm=r.flag("model.qk_layernorm") or r.flag("model.use_qk_norm"),
         tied=r.flag("model.tie_word_embeddings"), mtp=max(r.number("model.mtp_depth"), 0),
         dense=tuple(layer < first for layer in range(layers)) if experts else (), experts=experts,
         top_k=r.number("moe_config.num_experts_chosen", default=2), expert_ffn=width or _feed_forward(r, hidden),

@@ -1,0 +1,156 @@
+"""Layouts at random, exported and read back: the file means the plan, or the plan is refused and nothing is written."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from planner.api import Question, check, price
+from planner.api import plan as find
+from planner.errors import PlannerError
+from planner.export.targets import export
+from planner.plan.schema import Plan
+
+TRAINERS: dict[str, tuple[str, str, dict[str, list[int | str]]]] = {
+    "megatron": ("megatron", "megatron.sh", {
+        "tp": [1, 2, 4], "pp": [1, 2, 4], "vpp": [1, 2], "cp": [1, 2], "ep": [1, 4], "mbs": [1, 2],
+        "zero": [0, 1], "recompute": ["none", "full", "selective"], "sp": ["on", "off"],
+    }),
+    "torchtitan": ("torchtitan", "shardwright_plan.py", {
+        "tp": [1, 2, 4], "pp": [1, 2, 4], "vpp": [1, 2], "cp": [1, 2], "ep": [1, 4], "mbs": [1, 2],
+        "zero": [2, 3], "recompute": ["none", "full"], "schedule": ["1f1b", "interleaved", "gpipe", "zbv"],
+    }),
+    "mindspore": ("mindformers", "mindformers.yaml", {
+        "tp": [1, 2, 4], "pp": [1, 2, 4], "vpp": [1, 2], "cp": [1, 2], "ep": [1, 4], "mbs": [1, 2],
+        "zero": [0, 1], "recompute": ["none", "full"],
+    }),
+    "fsdp": ("accelerate", "accelerate.yaml", {
+        "cp": [1, 2], "mbs": [1, 2], "zero": [2, 3], "recompute": ["none", "full"], "shard-group": [8, 32],
+    }),
+}  # fmt: skip
+"""Format, its file, and what layouts are drawn from."""
+MODELS = {"llama-3-8b": 4096, "qwen3-30b-a3b": 4096}
+DRAWS = 40
+LEFT_OPEN = {"megatron": (), "torchtitan": ("model",), "mindspore": (), "fsdp": ("model", "batch", "seq")}  # fmt: skip
+"""What a format does not say."""
+
+
+def drawn(trainer: str) -> list[tuple[Question, dict[str, int | str]]]:
+    chance = random.Random(trainer)
+    choices = TRAINERS[trainer][2]
+    found = []
+    for _ in range(DRAWS):
+        model = chance.choice(list(MODELS))
+        layout = {key: chance.choice(values) for key, values in choices.items()}
+        if layout.get("ep", 1) != 1 and model == "llama-3-8b":
+            layout["ep"] = 1
+        if layout.get("pp") == 1:
+            layout.pop("schedule", None)
+        cluster = "a910b:32" if trainer == "mindspore" else "h100-sxm:32"
+        question = Question(
+            model=model, cluster=cluster, trainer=trainer, global_batch=128, seq_len=MODELS[model]
+        )
+        found.append((question, layout))
+    return found
+
+
+def exported(question: Question, layout: dict[str, int | str], to: str) -> Plan | None:
+    """The plan of a layout that its trainer and the format can hold."""
+    try:
+        plan = price(question, layout)
+        export(plan, to)
+    except PlannerError:
+        return None
+    return plan
+
+
+@pytest.mark.parametrize("trainer", TRAINERS)
+def test_what_is_exported_is_read_back(trainer: str, tmp_path: Path) -> None:
+    to, name, _ = TRAINERS[trainer]
+    count = 0
+    for question, layout in drawn(trainer):
+        plan = exported(question, layout, to)
+        if plan is None:
+            continue
+        count += 1
+        for file in export(plan, to):
+            (tmp_path / file.name).write_text(file.text)
+        open_ = LEFT_OPEN[trainer]
+        asked = replace(
+            question,
+            trainer=None,
+            model=question.model if "model" in open_ else "",
+            global_batch=question.global_batch if "batch" in open_ else None,
+            seq_len=question.seq_len if "seq" in open_ else None,
+        )
+        found = check(tmp_path / name, asked, search=False)
+        assert not found.broken, (layout, found.broken)
+        assert not found.silent, (layout, found.silent)
+        assert found.plan is not None
+        assert same(found.plan, plan, trainer), layout
+    assert count >= 8, "too few layouts could be exported to mean anything"
+
+
+def same(found: Plan, plan: Plan, trainer: str) -> bool:
+    """The layouts are equal; where the format says all of the recipe the predictions are too."""
+    if trainer == "fsdp":
+        keys = ("dp", "tp", "pp", "cp", "sharding", "shard_group", "offload")
+        return all(getattr(found.degrees, k) == getattr(plan.degrees, k) for k in keys)
+    open_ = dict.fromkeys(("layers", "full_layers", "selective_layers"), ())
+    return found.degrees.model_copy(update=open_) == plan.degrees.model_copy(
+        update=open_
+    ) and found.step == pytest.approx(plan.step, rel=1e-3)
+
+
+@pytest.mark.parametrize("trainer", ["megatron", "torchtitan", "mindspore"])
+def test_uneven_chunks(trainer: str, tmp_path: Path) -> None:
+    """Four chunks of two stages, of different numbers of layers, in the order in which a token meets them."""
+    to, name, _ = TRAINERS[trainer]
+    cluster = "a910b:8" if trainer == "mindspore" else "h100-sxm:8"
+    question = Question(
+        model="llama-3-8b", cluster=cluster, trainer=trainer, global_batch=32, seq_len=4096
+    )
+    schedule: dict[str, int | str] = {"schedule": "interleaved"} if trainer == "torchtitan" else {}
+    layout = {"tp": 2, "pp": 2, "vpp": 2, "stage-layers": "9+8+8+7", "recompute": "full"} | schedule
+    plan = price(question, layout)
+    assert plan.degrees.layers == (9, 8, 8, 7)
+    assert [stage.layers for stage in plan.stages] == [("0-8", "17-24"), ("9-16", "25-31")]
+    for file in export(plan, to):
+        (tmp_path / file.name).write_text(file.text)
+    model = question.model if trainer == "torchtitan" else ""
+    found = check(tmp_path / name, replace(question, trainer=None, model=model), search=False)
+    assert found.stages == (9, 8, 8, 7)
+    assert found.plan is not None
+    assert found.plan.degrees.layers == plan.degrees.layers
+    assert found.plan.step == pytest.approx(plan.step, rel=1e-6)
+
+
+def test_stages_on_different_chips(tmp_path: Path) -> None:
+    """The file says which nodes come first; what measures is left out, since its rows have one chip."""
+    question = Question(
+        model="llama-3-8b",
+        cluster="a100-sxm-80gb:32 + h100-sxm:32",
+        trainer="megatron",
+        global_batch=512,
+        seq_len=8192,
+        top=1,
+    )
+    plan = find(question)
+    assert isinstance(plan, Plan)
+    assert plan.degrees.pools == ("a100-sxm-80gb", "h100-sxm")
+    files = {file.name: file.text for file in export(plan, "megatron")}
+    assert "remeasure.sh" not in files
+    head = files["megatron.sh"].partition("PLAN_CHIPS")[0]
+    assert "start ranks 0-31 on a100-sxm-80gb, 32-63 on h100-sxm" in head
+    (tmp_path / "megatron.sh").write_text(files["megatron.sh"])
+    alike = Question(model="", cluster="h100-sxm:64")
+    found = check(tmp_path / "megatron.sh", alike, search=False)
+    assert found.stages == plan.degrees.layers
+    inside = plan.model_copy(
+        update={"degrees": plan.degrees.model_copy(update={"order": ("tp", "cp", "pp", "dp")})}
+    )
+    with pytest.raises(PlannerError, match="stages on different chips inside data parallelism"):
+        export(inside, "megatron")
