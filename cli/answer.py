@@ -106,13 +106,8 @@ def deliver(
         return exits.NO_PLAN
     for warning in answer.warnings:
         screen.note(f"Warning: {warning}")
-    others: Comparison | None = None
-    if beside is not None and output.report:
-        with suppress(KeyboardInterrupt):  # the answer is there already
-            others = beside(answer)
-    for path in output.paths:
-        write_output(path, answer, others)
-        screen.note(f"Wrote {path}.")
+    if not _written(answer, screen, output, beside):
+        return exits.STOPPED
     if answer.proof.stopped and answer.proof.optimal:
         screen.note("Stopped after the plan was proven, before all alternatives were compared.")
     elif answer.proof.stopped:
@@ -120,3 +115,25 @@ def deliver(
         screen.note(f"Stopped. Best so far {best}; nothing can be better than {bound}.")
         return exits.STOPPED
     return exits.ANSWER if answer.fits else exits.NO_PLAN
+
+
+def _written(
+    answer: Plan,
+    screen: Screen,
+    output: Output,
+    beside: Callable[[Plan], Comparison] | None,
+) -> bool:
+    """Writes the files of a plan; False where Ctrl-C while figures were made left some out."""
+    undrawn, pools = output.figures and answer.figures is None, bool(answer.cluster.pools)
+    why = "Stages on pools are not drawn yet" if pools else "Stopped before it was drawn"
+    others: Comparison | None = None
+    if beside is not None and output.report and not undrawn and not pools:
+        with suppress(KeyboardInterrupt):  # the answer is there already
+            others = beside(answer)
+    for path in output.paths:
+        if undrawn and (path.suffix == REPORT or is_trace(path)):
+            screen.say(f"{why}, so {path} was not written.")
+            continue
+        write_output(path, answer, others)
+        screen.note(f"Wrote {path}.")
+    return pools or not undrawn

@@ -118,4 +118,7 @@ def size(
     else:
         screen.write(studied.text(found, form))
     keep(found, best_question(found, question), out or (), screen)
+    if found.stopped:
+        screen.note("Stopped. Others may be better than what was looked at.")
+        return exits.STOPPED
     return exits.NO_PLAN if found.answer is None else exits.ANSWER

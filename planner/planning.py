@@ -80,7 +80,10 @@ def plan(
         found = build_plan(known.task, outcome, header, own)
         if not question.figures:
             return found
-        drawn = figures(outcome.best.task, outcome.row(0), outcome, known.pins)
+        try:
+            drawn = figures(outcome.best.task, outcome.row(0), outcome, known.pins)
+        except KeyboardInterrupt:  # the answer is there already
+            return found
         return found.model_copy(update={"figures": drawn})
     ruled_out: tuple[Fault, ...] = ()
     if not len(outcome.space.candidates):

@@ -129,6 +129,8 @@ class Sizing(Part):
     """Between so many chips nothing was looked at below the answer."""
     note: str = ""
     """Why the search for more chips ended, where there is no answer."""
+    stopped: bool = False
+    """The user stopped: fewer chips may do it."""
     curve: tuple[Compared, ...]
     """Rising numbers of chips."""
 
@@ -146,4 +148,6 @@ class Largest(Part):
     above: Compared | None
     """The next larger one that was looked at, which does not fit or meet the target; None where none was."""
     above_value: int | None = None
+    stopped: bool = False
+    """The user stopped: larger ones may do it."""
     curve: tuple[tuple[int, Compared], ...]

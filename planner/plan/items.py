@@ -167,7 +167,7 @@ def find_item(plan: Plan, asked: str) -> Item:
         raise PlannerError.of(
             "I01",
             f"rule '{name}' removed nothing, or there is no such rule.",
-            f"Rules that removed layouts: {listed([n[5:] for n in known if n.startswith('rule:')], 'and')}.",
+            f"Rules that removed layouts: {listed([n[5:] for n in known if n.startswith('rule:')], 'and') or 'none'}.",
         )
     if word.startswith("#"):
         rows = [name for name in known if name.startswith("#")]

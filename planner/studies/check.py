@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -53,6 +53,9 @@ def check(
     if isinstance(what, Plan) or is_plan(path):
         before = what if isinstance(what, Plan) else read_plan(path)
         stated = {key: value for key in STATED if (value := getattr(question, key))}
+        if "cluster" in stated:
+            chips = before.degrees.chips_used
+            stated["cluster"] = _counted(question.cluster, chips, question.folders)
         stated |= {} if program is None else {"trainer": program}
         asked = replace(Question.again(before.asked), **stated, time_limit=question.time_limit)
         return _of_plan(before, str(path), asked, stated.keys(), search, progress)
@@ -125,13 +128,17 @@ def _completed(question: Question, file: TrainerFile) -> Question:
         for key, value in says.items()
         if value is not None and getattr(question, key) is None
     }
-    spec = question.cluster
-    if ":" not in spec and find("chip", spec, question.folders) and file.chips is not None:
-        spec = f"{spec}:{file.chips}"
     return replace(
         question,
         model=question.model or file.model or file.path,
-        cluster=spec,
+        cluster=_counted(question.cluster, file.chips, question.folders),
         trainer=file.trainer,
         **left_open,
     )
+
+
+def _counted(spec: str, chips: int | None, folders: Sequence[Path]) -> str:
+    """A chip's name with the number of chips that the file has; any other cluster as it is."""
+    if chips is None or ":" in spec or not find("chip", spec, folders):
+        return spec
+    return f"{spec}:{chips}"

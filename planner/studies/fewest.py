@@ -46,6 +46,7 @@ def fewest(
 
     Raises:
         PlannerError: wrong input, or a target that cannot be judged (A03).
+        KeyboardInterrupt: Ctrl-C before the first plan; after it the plans that there are make the answer.
     """
     target = target or Target()
     known = understand(question)
@@ -56,12 +57,15 @@ def fewest(
         else known.task.recipe.global_batch
     )
     sizer = _Sizer(replace(question, global_batch=batch), known.task, target, jobs, backend, done)
-    first = sizer.doubled()
-    if first is None:
-        return sizer.found(None, 1)
-    chips, grain = sizer.refined(first)
-    last = min(chips << BEYOND, sizer.most)
-    sizer.ask([n for n in _doublings(chips, last) if n not in sizer.rows])
+    try:
+        first = sizer.doubled()
+        if first is None:
+            return sizer.found(None, 1)
+        chips, grain = sizer.refined(first)
+        last = min(chips << BEYOND, sizer.most)
+        sizer.ask([n for n in _doublings(chips, last) if n not in sizer.rows])
+    except KeyboardInterrupt:
+        return sizer.so_far()
     return sizer.found(chips, grain)
 
 
@@ -148,7 +152,9 @@ class _Sizer:
                 self.done(so_far + done, so_far + len(counts))
 
         found = answers(compared, points, jobs=self.jobs, backend=self.backend, done=told)
-        self.rows |= dict(zip(counts, found, strict=True))
+        self.rows |= dict(zip(counts, found, strict=False))
+        if len(found) < len(counts):
+            raise KeyboardInterrupt
 
     def meets(self, chips: int) -> bool:
         """Whether a number of chips does it."""
@@ -198,6 +204,19 @@ class _Sizer:
         if self.target.days is not None and self.target.tokens is not None:
             limit = min(limit, self.target.days * 86400.0 * recipe.tokens / self.target.tokens)
         return max(1, math.ceil(0.999 * flops / chip.peak_for(recipe.precision) / limit))
+
+    def so_far(self) -> Sizing:
+        """The fewest chips of those that were looked at before the user stopped.
+
+        Raises:
+            KeyboardInterrupt: none were.
+        """
+        if not self.rows:
+            raise KeyboardInterrupt
+        enough = [n for n, row in self.rows.items() if not missed(row, self.target)]
+        self.note = f"stopped after {max(self.rows):,} chips"
+        found = self.found(min(enough, default=None), 1)
+        return found.model_copy(update={"stopped": True})
 
     def found(self, chips: int | None, grain: int) -> Sizing:
         """The answer, with the number below it that does not do it."""

@@ -39,6 +39,7 @@ def largest(
 
     Raises:
         PlannerError: wrong input, or a global batch without a step time (A03).
+        KeyboardInterrupt: Ctrl-C before the first plan; after it the plans that there are make the answer.
     """
     target = target or Target()
     known = understand(question)
@@ -64,15 +65,24 @@ def largest(
         return not missed(rows[value], target)
 
     first = 1024 if what == "seq-len" else _start(known.task.cluster.num_chips)
-    value = _doubled(first, most, meets)
-    if value is not None:
-        value = _refined(value, meets)
+    stopped = False
+    try:
+        value = _doubled(first, most, meets)
+        if value is not None:
+            value = _refined(value, meets)
+    except KeyboardInterrupt:
+        if not rows:
+            raise
+        stopped = True
+        value = max((v for v, row in rows.items() if not missed(row, target)), default=None)
     above = min((v for v in rows if value is None or v > value), default=None)
     facts = {"model": model_facts(known.task), "recipe": recipe_facts(known.task)}
     found = {"value": value, "answer": rows.get(value or 0), "above": rows.get(above or 0)}
     curve = tuple(sorted(rows.items()))
     return Largest.model_validate(
-        facts | found | {"what": what, "target": target, "above_value": above, "curve": curve}
+        facts
+        | found
+        | {"what": what, "target": target, "above_value": above, "curve": curve, "stopped": stopped}
     )
 
 

@@ -71,8 +71,6 @@ class Planner:
         self,
         question: Question,
         progress: Callable[[Progress], None] | None = None,
-        *,
-        remedies: bool = True,
     ) -> Any:
         self.question = question
         for state in self.progress:

@@ -140,3 +140,17 @@ def test_tabs_show_what_export_writes() -> None:
         missing = len(written) - len(tab.files)
         assert ("too long" in tab.note) == (missing > 0)
     assert all(re.search(r"cannot hold|only", it.why) for it in refused)
+
+
+def test_a_report_that_was_stopped_leaves_the_plan(
+    planner: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Ctrl-C while figures are made: the answer is shown and kept."""
+    plan, page = tmp_path / "plan.json", tmp_path / "report.html"
+    assert main([*ASKED, "-o", str(page), "-o", str(plan)]) == 4
+    assert planner.question.figures
+    out, err = capsys.readouterr()
+    assert out.startswith("  Fits. ")
+    assert f"Stopped before it was drawn, so {page} was not written." in err
+    assert read_plan(plan) == planner.answer
+    assert not page.exists()

@@ -148,6 +148,19 @@ def test_the_largest_sequence(planner: Any, capsys: pytest.CaptureFixture[str]) 
     assert json.loads(capsys.readouterr().out)["what"] == "seq-len"
 
 
+@pytest.mark.parametrize("line", ["size m -c c", "size m -c c --largest seq-len"])
+def test_a_size_that_was_stopped(
+    line: str, planner: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = planner.size(None, largest="seq-len" if "--largest" in line else None)
+    part = whole.model_copy(update={"stopped": True})
+    monkeypatch.setattr(sys.modules["planner.api"], "size", lambda *_, **__: part)
+    assert main(line.split()) == 4
+    out, err = capsys.readouterr()
+    assert " ✔" in out
+    assert err == "Stopped. Others may be better than what was looked at.\n"
+
+
 def test_progress_counts_plans(
     planner: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

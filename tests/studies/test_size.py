@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
 from planner.api import Plan, PlannerError, Question, plan, size
 from planner.plan.findings import Compared, Target
+from planner.studies.compare import Point, compared
 from planner.studies.fewest import days_of, dollars_of, missed
 
 QUESTION = Question(model="gpt3-6.7b", cluster="a100-sxm-80gb", global_batch=96, seq_len=2048)
@@ -25,9 +27,7 @@ def test_the_fewest_chips_that_fit_by_brute_force() -> None:
     fits = [
         n
         for n in range(1, 9)
-        if isinstance(
-            plan(replace(small, cluster=f"a100-sxm-40gb:{n}", top=1), remedies=False), Plan
-        )
+        if isinstance(plan(replace(small, cluster=f"a100-sxm-40gb:{n}", top=1)), Plan)
     ]
     assert found.answer.chips == fits[0] > 1
     assert found.below is None or not found.below.fits
@@ -117,3 +117,32 @@ def test_what_else_cannot_be_judged() -> None:
 def test_what_does_not_fit_is_missed() -> None:
     row = Compared(cluster="c", chips=1, trainer="t", fits=False, note="needs more")
     assert missed(row, Target()) == "needs more"
+
+
+@pytest.mark.parametrize("largest", [None, "seq-len"])
+def test_ctrl_c_keeps_what_there_is(largest: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After three plans the answer is the best of the three; before the first there is none."""
+
+    def after(plans: int) -> Callable[[Point], Compared]:
+        asked: list[Point] = []
+
+        def ask(point: Point) -> Compared:
+            asked.append(point)
+            if len(asked) > plans:
+                raise KeyboardInterrupt
+            return compared(point)
+
+        return ask
+
+    question = replace(QUESTION, cluster="a100-sxm-80gb:16")
+    for module in ("fewest", "largest"):
+        monkeypatch.setattr(f"planner.studies.{module}.compared", after(3))
+    found = size(question, largest=largest)
+    assert found.stopped
+    assert len(found.curve) == 3
+    rows = [row for _, row in found.curve] if largest else list(found.curve)
+    assert found.answer in [row for row in rows if row.fits] or not any(r.fits for r in rows)
+    for module in ("fewest", "largest"):
+        monkeypatch.setattr(f"planner.studies.{module}.compared", after(0))
+    with pytest.raises(KeyboardInterrupt):
+        size(question, largest=largest)
