@@ -65,15 +65,10 @@ def largest(
         return not missed(rows[value], target)
 
     first = 1024 if what == "seq-len" else _start(known.task.cluster.num_chips)
-    stopped = False
-    try:
-        value = _doubled(first, most, meets)
-        if value is not None:
-            value = _refined(value, meets)
-    except KeyboardInterrupt:
-        if not rows:
-            raise
-        stopped = True
+    value, stopped = _searched(first, most, meets)
+    if stopped and not rows:
+        raise KeyboardInterrupt
+    if stopped:
         value = max((v for v, row in rows.items() if not missed(row, target)), default=None)
     above = min((v for v in rows if value is None or v > value), default=None)
     facts = {"model": model_facts(known.task), "recipe": recipe_facts(known.task)}
@@ -84,6 +79,15 @@ def largest(
         | found
         | {"what": what, "target": target, "above_value": above, "curve": curve, "stopped": stopped}
     )
+
+
+def _searched(first: int, most: int, meets: Callable[[int], bool]) -> tuple[int | None, bool]:
+    """The largest that does it, and whether the user stopped before it was found."""
+    try:
+        value = _doubled(first, most, meets)
+        return (None if value is None else _refined(value, meets)), False
+    except KeyboardInterrupt:
+        return None, True
 
 
 def _start(chips: int) -> int:
