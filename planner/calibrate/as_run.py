@@ -15,6 +15,9 @@ Source: a matched pair of Megatron-Bridge runs, 24.7 against 21.0 s, reproduced 
 KERNELS = {"flash-1": "flash-1", "flash-2": "flash-2"}
 """Attention kernels that a row may name; every other fused one is the best of its chip."""
 
+FP32_ACCUMULATION = 10.0
+"""Bytes a parameter that DeepSpeed's bf16 optimizer moves to add a micro-batch's gradients in fp32."""
+
 
 def generation_name(software: Software, traits: Mapping[str, Json]) -> str:
     """Which generation of our data a run's software is."""
@@ -46,6 +49,8 @@ def as_run(software: Software, traits: Mapping[str, Json]) -> Trainer:
     name = generation_name(software, traits)
     data = table()[name]
     changes: dict[str, Json] = {"kernel": KERNELS.get(software.attention, "best")}
+    if traits["early_sinks"]:
+        changes["kernel"] = "early-sinks"
     base = BASES[data["base"]]
     if traits["no_overlap"]:
         changes |= {"gradients": 1.0, "weights": 1.0}
@@ -59,6 +64,7 @@ def as_run(software: Software, traits: Mapping[str, Json]) -> Trainer:
         changes["selective"] = traits["recomputes"]
     if traits["whole_sends"]:
         changes["scatters_sends"] = False
+        changes["accumulation"] = FP32_ACCUMULATION
     if traits["captured"]:
         changes["operator"] = 0.0
     if traits["zero_bubble"]:

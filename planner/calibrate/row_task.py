@@ -47,6 +47,9 @@ _IN_2024 = re.compile(r"(^|[^0-9])(20)?24(0[1-9]|1[0-2])([^0-9]|$)")
 _COMPILED = re.compile(r"compile(?! off)")
 _CAPTURED = re.compile(r"mlperf training v[4-9]|cuda.?graph|_cg[_.]")
 """Runs whose host replays a captured graph: NVIDIA's MLPerf submissions do since 4.0, others say so."""
+_CONTAINER = re.compile(r"(?:container|release) v?(\d\d\.\d\d)", re.IGNORECASE)
+FUSED_SINKS = "26.08"
+"""NVIDIA's container from which attention with learned sinks runs as one fast kernel."""
 _LAST_STAGE = re.compile(r"layers on the last stage: (\d+)")
 _FSDP_UNDER_DP = re.compile(r"FSDP=(\d+) GPUs .*with DP on top")
 ZERO_BUBBLE = ("zb-h1", "zb-h2", "zb-1p", "zb-2p")
@@ -364,6 +367,7 @@ def _traits(run: Run, software: Software) -> dict[str, Json]:
         "compiled": bool(_COMPILED.search(run.remarks.lower())) or software.name == "jax",
         "captured": software.name == "nemo"
         and bool(_CAPTURED.search(f"{run.source.lower()} {everything}")),
+        "early_sinks": "gpt-oss" in run.model.name.lower() and _container(run) < FUSED_SINKS,
         "in_2024": bool(_IN_2024.search(f"{run.id} {run.other('url')}")),
         "keeps": sorted(kept_products(run)) if software.name == "jax" else [],
         "recomputes": sorted(recomputed_modules(run)),
@@ -372,3 +376,9 @@ def _traits(run: Run, software: Software) -> dict[str, Json]:
         and "fp16" not in (run.parallel.precision or "").lower(),
         "zero_bubble": (run.parallel.schedule or "").startswith("zb-"),
     }
+
+
+def _container(run: Run) -> str:
+    """Year and month of NVIDIA's container, where the source names it; else later than all."""
+    found = _CONTAINER.search(f"{run.source} {run.remarks}")
+    return found[1] if found else "99"

@@ -15,6 +15,7 @@ from planner.candidates import Candidates, distinct
 from planner.cost.bounds import lower_bound
 from planner.cost.cut import Cut, cut_blocks, narrowed, widened
 from planner.cost.offload import activation_copies, offloaded
+from planner.cost.kernels import stream_seconds
 from planner.cost.partition import block_counts, stages_of
 from planner.cost.sends import Sends, sends
 from planner.cost.setting import axis_members
@@ -163,12 +164,21 @@ def block_seconds(p: Prices) -> tuple[Array, Array]:
     more_forward, more_backward = np.zeros(1), np.zeros(1)
     if np.any(p.rows.offload):
         more_forward, more_backward, _ = copies(p)
+    if p.task.trainer.overhead.accumulation:
+        more_backward = more_backward + accumulation_seconds(p)
     if np.any(p.states.each_backward):
         gather, scatter = state_seconds(p)
         share = p.task.trainer.overlap.weights
         more_forward = more_forward + np.maximum(share * gather, gather - forward)
         more_backward = more_backward + np.maximum(share * scatter, scatter - backward)
     return forward + more_forward, backward + more_backward
+
+
+def accumulation_seconds(p: Prices) -> Array:
+    """Seconds of adding every block's gradients to those of earlier micro-batches, each micro-batch; ``(n, blocks)``."""
+    held = p.table.dense[p.key] + p.table.expert[p.key]
+    passed = stream_seconds(p.task.cluster.chip, p.task.trainer.overhead.accumulation * held)
+    return np.where(p.micro_batches[:, None] > 1, passed, 0.0)
 
 
 def copies(p: Prices) -> tuple[Array, Array, Array]:

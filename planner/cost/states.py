@@ -159,8 +159,10 @@ def _traffic(
 
     No sharding: one all-reduce. Sharded states: a reduce-scatter of gradients and an all-gather of weights, once a
     step. Sharded gradients: the reduce-scatter each micro-batch. Sharded weights: gathered forwards and backwards.
-    A shard group smaller than the data ranks adds an all-reduce of the shard over its copies.
+    A shard group smaller than the data ranks adds an all-reduce of the shard over its copies. A trainer that reduces
+    whole gradients takes an all-reduce in the place of the reduce-scatter that optimizer sharding needs.
     """
+    trainer = task.trainer
     weight, grad = task.recipe.weight_bytes, kinds.gradients
     shard, copies = _members(task, rows, where)
     ranks = shard_ranks(rows)
@@ -170,20 +172,22 @@ def _traffic(
     }
     between = np.stack([_per_byte(task, "all-reduce", group) for group in copies])
     gather, scatter = weight * seconds["all-gather"], grad * seconds["reduce-scatter"]
-    reduce_all = grad * (seconds["all-reduce"] + between)
+    reduced = trainer.reduced_bytes or grad
+    reduce_all = reduced * (seconds["all-reduce"] + between)
+    whole = reduced * seconds["all-reduce" if trainer.reduces_whole else "reduce-scatter"]
     across = grad * between / ranks
     level = rows.sharding
     per_use = level == WEIGHTS
-    if task.trainer.memory.cast_weights:
+    if trainer.memory.cast_weights:
         per_use = level >= GRADIENTS
     zero = np.zeros_like(gather)
     sharded_once = np.where(per_use, across, gather + across)
     once = np.where(
         level == NONE,
         reduce_all,
-        np.where(level >= GRADIENTS, sharded_once, scatter + gather + across),
+        np.where(level >= GRADIENTS, sharded_once, whole + gather + across),
     )
-    each = (level >= GRADIENTS) & (task.trainer.reduces_each | (level == WEIGHTS))
+    each = (level >= GRADIENTS) & (trainer.reduces_each | (level == WEIGHTS))
     once = once + np.where((level == GRADIENTS) & ~each, scatter, zero)
     forward = np.where(per_use, gather, zero)
     backward = np.where(each, scatter, zero) + np.where(level == WEIGHTS, gather, zero)

@@ -23,7 +23,7 @@ PATH = Path(__file__).with_name("generations.json")
 BASES = {t.name: t for t in (MEGATRON, TORCHTITAN, FSDP, MINDSPORE)}
 PARTS = {
     "overlap": ("tp", "cp", "ep", "gradients", "weights", "sends"),
-    "overhead": ("step", "operator", "memory_passes", "jitter"),
+    "overhead": ("step", "operator", "memory_passes", "jitter", "accumulation"),
     "memory": (
         "gradient_bytes",
         "master_bytes",
@@ -43,6 +43,8 @@ FLAGS = (
     "kernel",
     "sends_once",
     "reduces_each",
+    "reduced_bytes",
+    "reduces_whole",
     "step_barrier",
     "scatters_sends",
     "bucket_per_rank",

@@ -118,6 +118,9 @@ class Overhead:
     """Bytes moved by memory-bound operators over what the graph says (fusion below 1, eager code above)."""
     jitter: float
     """Share by which a pipeline's steady state is slower than its parts."""
+    accumulation: float = 0.0
+    """Bytes that a pass of its own moves to add a micro-batch's gradient of a parameter to those before; 0 where the
+    product that makes it adds it."""
     source: str
 
 
@@ -173,6 +176,10 @@ class Trainer:
     """Takes a strategy for every operator: the tensor axis may cut another dim than its role says."""
     reduces_each: bool
     """Sharded gradients are reduced every micro-batch, not once a step."""
+    reduced_bytes: float | None = None
+    """Bytes of a gradient as it is reduced once a step; None where as it is kept."""
+    reduces_whole: bool = False
+    """Under optimizer sharding every rank gets all reduced gradients (an all-reduce), not only its part."""
     bucket_per_rank: float = 0.0
     """Bytes by which messages of gradient reductions grow with every data rank."""
     loss: str = "fused"
