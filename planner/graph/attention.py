@@ -185,6 +185,7 @@ def _softmax(b: Builder, scores: str, *, dropout: bool, weights: tuple[str, ...]
             reads=(b.use(scores),),
             writes=(out,),
             weights=weights,
+            backward=1.5,
             saves=(out,),
             tags=CORE,
             whole=frozenset({"keys"}),

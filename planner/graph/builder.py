@@ -148,6 +148,7 @@ class Builder:
                 dims=dims,
                 reads=(self.use(source),),
                 writes=(target, mask),
+                backward=1.0,
                 saves=(mask,),
                 tags=frozenset({"core"} if "keys" in dims else set()),
             )

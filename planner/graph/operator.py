@@ -71,7 +71,8 @@ class Operator:
     flops: float = 0.0
     """Forward FLOPs a point of the iteration space."""
     backward: float = 2.0
-    """Backward over forward, FLOPs or passes over memory: 2 for a product with a weight, 2.5 for fused attention."""
+    """Backward over forward, FLOPs or passes over memory: 2 for a product with a weight, 2.5 for fused attention,
+    1.5 for a softmax (reads its result and a gradient, writes one), 1 for dropout."""
     saves: tuple[str, ...] = ()
     """Tensors kept for the backward pass: among those read or written."""
     whole: frozenset[DimName] = frozenset()
