@@ -31,6 +31,7 @@ SOFTWARE_FIELDS = (
     ("operator", 0.25),
     ("step", 0.5),
     ("tp", 0.25),
+    ("tp_gradients", 0.5),
     ("gradients", 0.5),
     ("weights", 0.5),
     ("ep", 0.25),
@@ -95,6 +96,7 @@ def _says(case: Case, field: str) -> bool:
     sharded = int(row.sharding[0]) >= 2
     return {
         "tp": int(row.tp[0]) > 1,
+        "tp_gradients": int(row.tp[0]) > 1,
         "ep": int(row.ep[0]) > 1,
         "sends": int(row.pp[0]) > 1,
         "gradients": not sharded and int(row.dp[0] * row.cp[0]) > 1,

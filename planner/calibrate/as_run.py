@@ -23,6 +23,8 @@ def generation_name(software: Software, traits: Mapping[str, Json]) -> str:
     """Which generation of our data a run's software is."""
     name = software.name
     overlapped = bool(traits["tp_overlap"])
+    if name == "megatron-deepspeed":
+        return name if traits["before_2023"] else "megatron-deepspeed-2023"
     if name == "aleph":
         return "aleph" if traits["norm_kernel"] else "aleph-plain-norm"
     if name == "torchtitan":

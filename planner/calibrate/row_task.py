@@ -44,6 +44,7 @@ PRECISION_WORDS: tuple[tuple[str, Precision], ...] = (
 """First word found in what the row says; the precision that we price."""
 _IN_2024 = re.compile(r"(^|[^0-9])(20)?24(0[1-9]|1[0-2])([^0-9]|$)")
 """A year and month of 2024 in a name, as in ``llama3_h100_202412``."""
+_YEAR = re.compile(r"\b20\d\d\b")
 _COMPILED = re.compile(r"compile(?! off)")
 _CAPTURED = re.compile(r"mlperf training v[4-9]|cuda.?graph|_cg[_.]")
 """Runs whose host replays a captured graph: NVIDIA's MLPerf submissions do since 4.0, others say so."""
@@ -367,6 +368,7 @@ def _traits(run: Run, software: Software) -> dict[str, Json]:
         "compiled": bool(_COMPILED.search(run.remarks.lower())) or software.name == "jax",
         "captured": software.name == "nemo"
         and bool(_CAPTURED.search(f"{run.source.lower()} {everything}")),
+        "before_2023": (_YEAR.findall(run.source) or ["2022"])[-1] < "2023",
         "early_sinks": "gpt-oss" in run.model.name.lower() and _container(run) < FUSED_SINKS,
         "in_2024": bool(_IN_2024.search(f"{run.id} {run.other('url')}")),
         "keeps": sorted(kept_products(run)) if software.name == "jax" else [],

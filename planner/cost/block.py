@@ -33,6 +33,7 @@ COMMUNICATION: dict[AxisName, str] = {
 }
 """Under which heading the plan counts the collectives of an axis inside a block."""
 FAMILIES = ("tp", "cp", "ep")
+SUMS = ("all-reduce", "reduce-scatter")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -182,12 +183,14 @@ def move_seconds(s: Setting, form: Structure, move: Move) -> Array:
 def exposed_share(s: Setting, move: Move) -> float:
     """Share of a move's time that stays on the critical path, before compute runs short.
 
-    What is gathered again for the backward pass runs beside the input gradient's product and is hidden.
+    What is gathered again for the backward pass runs beside the input gradient's product and is hidden; sums of input
+    gradients may run beside the weight gradient's.
     """
-    family = COMMUNICATION[move.axis]
+    family, overlap = COMMUNICATION[move.axis], s.task.trainer.overlap
     if move.again and family == "tp":
         return 0.0
-    return float(getattr(s.task.trainer.overlap, family))
+    summed = family == "tp" and move.phase == "backward" and move.kind in SUMS
+    return float(getattr(overlap, family)) * (overlap.tp_gradients if summed else 1.0)
 
 
 def _matrix(form: Structure, name: str, elements: Array) -> Array:

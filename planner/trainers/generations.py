@@ -22,7 +22,7 @@ from planner.units import Json
 PATH = Path(__file__).with_name("generations.json")
 BASES = {t.name: t for t in (MEGATRON, TORCHTITAN, FSDP, MINDSPORE)}
 PARTS = {
-    "overlap": ("tp", "cp", "ep", "gradients", "weights", "sends"),
+    "overlap": ("tp", "tp_gradients", "cp", "ep", "gradients", "weights", "sends"),
     "overhead": ("step", "operator", "memory_passes", "jitter", "accumulation"),
     "memory": (
         "gradient_bytes",

@@ -67,6 +67,9 @@ class Overlap:
 
     tp: float
     """Exposed share of tensor-parallel collectives."""
+    tp_gradients: float = 1.0
+    """By what that share is multiplied for sums of input gradients: below 1 where they run beside the product that
+    makes the gradient of the weight (Megatron-LM from 2022 on, LinearWithGradAccumulationAndAsyncCommunication)."""
     cp: float
     """Exposed share of key/value exchange where attention is long enough to hide it."""
     ep: float
