@@ -14,6 +14,8 @@ from planner.calibrate.evaluate import RowResult
 Quantity: TypeAlias = Literal["step", "memory"]
 LEAST_LAYOUTS = 4
 """Layouts of one model on one cluster that a sweep must have to be ranked."""
+EQUAL = 1e-9
+"""Relative difference below which two prices are one."""
 CLOSE = 0.15
 """Error below which a group counts as close."""
 
@@ -69,7 +71,8 @@ class Sweep:
     rank_correlation: float
     """Spearman."""
     regret: float
-    """Measured time of the layout that we rank first over the best measured, minus 1."""
+    """Measured time of the layout that we rank first over the best measured, minus 1; the mean where several are priced
+    alike."""
 
 
 def error_of(row: RowResult, quantity: Quantity) -> float | None:
@@ -159,7 +162,7 @@ def _layouts(rows: Sequence[RowResult]) -> set[tuple[object, ...]]:
 def _sweep(rows: Sequence[RowResult]) -> Sweep:
     predicted = np.array([row.predicted_step_seconds for row in rows], dtype=np.float64)
     measured = np.array([row.measured_step_seconds for row in rows], dtype=np.float64)
-    chosen = float(measured[int(np.argmin(predicted))])
+    chosen = float(measured[predicted <= predicted.min() * (1.0 + EQUAL)].mean())
     return Sweep(
         group=rows[0].group,
         layouts=len(rows),

@@ -100,9 +100,9 @@ def block_cost(s: Setting, block: Block, *, sp: bool) -> BlockCost:
     costs = [operator_cost(s, block, op, split) for op, split in _pairs(form)]
     forward = sum((c.forward for c in costs), np.zeros_like(s.sequences))
     backward = sum((c.backward for c in costs), np.zeros_like(s.sequences))
-    late = sum(map(_weight_seconds, block.operators, costs), np.zeros_like(s.sequences))
     core = sum(c.forward for op, c in zip(block.operators, costs, strict=True) if "core" in op.tags)
-    traffic, again = _traffic(s, form, np.asarray(core, dtype=np.float64))
+    made = {op.name: _weight_seconds(op, c) for op, c in zip(block.operators, costs, strict=True)}
+    traffic, again = _traffic(s, form, np.asarray(core, dtype=np.float64), made)
     sizes = weight_elements(s, form)
 
     def held(kind: str, *, of_experts: bool) -> Array:
@@ -138,7 +138,7 @@ def block_cost(s: Setting, block: Block, *, sp: bool) -> BlockCost:
     return BlockCost(
         forward=np.maximum(forward, launched),
         backward=busy,
-        weight=late * busy / np.maximum(backward, 1e-30),
+        weight=sum(made.values(), np.zeros_like(s.sequences)) * busy / np.maximum(backward, 1e-30),
         traffic=traffic,
         recompute={mode: lengthened(tags) for mode, tags in modes.items()},
         saved=saved,
@@ -189,8 +189,21 @@ def exposed_share(s: Setting, move: Move) -> float:
     family, overlap = COMMUNICATION[move.axis], s.task.trainer.overlap
     if move.again and family == "tp":
         return 0.0
-    summed = family == "tp" and move.phase == "backward" and move.kind in SUMS
-    return float(getattr(overlap, family)) * (overlap.tp_gradients if summed else 1.0)
+    return float(getattr(overlap, family)) * (
+        overlap.tp_gradients if _beside_weights(s, move) else 1.0
+    )
+
+
+def _beside_weights(s: Setting, move: Move) -> bool:
+    """Whether a move sums an input's gradient over tp while the trainer makes the gradients of weights."""
+    summed = COMMUNICATION[move.axis] == "tp" and move.phase == "backward" and move.kind in SUMS
+    return summed and s.task.trainer.overlap.tp_gradients < 1.0
+
+
+def _room(block: Block, move: Move, made: Mapping[str, Array]) -> Array | float:
+    """Seconds of the products that make the gradients of the weights that a tensor meets."""
+    readers = [op.name for op in block.operators if move.tensor in {u.tensor for u in op.reads}]
+    return sum((made[name] for name in readers), start=np.float64(0.0))
 
 
 def _matrix(form: Structure, name: str, elements: Array) -> Array:
@@ -225,19 +238,24 @@ def _is_expert(form: Structure, name: str) -> bool:
     )
 
 
-def _traffic(s: Setting, form: Structure, core: Array) -> tuple[dict[str, Traffic], Array]:
+def _traffic(
+    s: Setting, form: Structure, core: Array, made: Mapping[str, Array]
+) -> tuple[dict[str, Traffic], Array]:
     """Communication by family, and the exposed seconds of the forward pass that full recompute repeats.
 
-    Key/value exchange hides behind attention: beyond its exposed share only what exceeds the core's time shows.
+    Key/value exchange hides behind attention: beyond its exposed share only what exceeds the core's time shows. So do
+    sums of input gradients where they run beside the products that make the weights' gradients (``made``, seconds).
     """
     zero = np.zeros_like(s.sequences)
     sums = {(f, phase): [zero, zero] for f in FAMILIES for phase in ("forward", "backward")}
     for move in form.moves:
         seconds = move_seconds(s, form, move)
-        share = exposed_share(s, move)
+        shown = exposed_share(s, move) * seconds
+        if _beside_weights(s, move):
+            shown = np.maximum(shown, seconds - _room(form.block, move, made))
         entry = sums[COMMUNICATION[move.axis], move.phase]
-        entry[0] = entry[0] + share * seconds
-        entry[1] = entry[1] + (1.0 - share) * seconds
+        entry[0] = entry[0] + shown
+        entry[1] = entry[1] + seconds - shown
     for phase, room in (("forward", core), ("backward", 2.5 * core)):
         exposed, hidden = sums["cp", phase]
         spill = np.maximum(hidden - room, 0.0)

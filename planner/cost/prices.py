@@ -14,8 +14,8 @@ import numpy as np
 from planner.candidates import Candidates, distinct
 from planner.cost.bounds import lower_bound
 from planner.cost.cut import Cut, cut_blocks, narrowed, widened
-from planner.cost.offload import activation_copies, offloaded
 from planner.cost.kernels import stream_seconds
+from planner.cost.offload import activation_copies, offloaded
 from planner.cost.partition import block_counts, stages_of
 from planner.cost.sends import Sends, sends
 from planner.cost.setting import axis_members
@@ -175,7 +175,7 @@ def block_seconds(p: Prices) -> tuple[Array, Array]:
 
 
 def accumulation_seconds(p: Prices) -> Array:
-    """Seconds of adding every block's gradients to those of earlier micro-batches, each micro-batch; ``(n, blocks)``."""
+    """Seconds of adding every block's gradients to those of earlier micro-batches; ``(n, blocks)``."""
     held = p.table.dense[p.key] + p.table.expert[p.key]
     passed = stream_seconds(p.task.cluster.chip, p.task.trainer.overhead.accumulation * held)
     return np.where(p.micro_batches[:, None] > 1, passed, 0.0)

@@ -84,6 +84,13 @@ def test_ranks_and_regret() -> None:
     assert not sweeps(rows[:3])
 
 
+def test_layouts_that_are_priced_alike_are_chosen_alike() -> None:
+    times = [(1.0, 2.0, 1), (1.0, 1.0, 2), (3.0, 3.0, 4), (4.0, 5.0, 8)]
+    for order in (times, times[::-1]):
+        (found,) = sweeps([row(str(tp), "g", p, measured, tp) for p, measured, tp in order])
+        assert found.regret == pytest.approx(0.5)
+
+
 def test_rank_correlation_is_spearmans() -> None:
     draw = np.random.default_rng(7)
     for _ in range(20):

@@ -1,0 +1,122 @@
+"""What older or other software does with the same operators: whole reductions, passes of their own, hidden sums."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from planner.calibrate.as_run import as_run
+from planner.calibrate.row_task import case_of
+from planner.candidates import single
+from planner.cost import kernels
+from planner.cost.block import block_cost
+from planner.cost.collectives import collective
+from planner.cost.prices import accumulation_seconds, block_seconds, prices
+from planner.cost.setting import axis_members, setting
+from planner.cost.states import BUCKET, state_cost
+from planner.frontends.cluster_file import read_cluster
+from planner.graph.architecture import Attention, Mlp
+from planner.trainers.trainer import Task
+from tests.calibrate.test_rows import run
+from tests.cost.blocks import model_of, task_of
+
+
+def task(**trainer: object) -> Task:
+    model = model_of(Attention(heads=32, kv_heads=32, head_dim=128), Mlp(width=16384), 4096)
+    found = task_of(model, "megatron", 16)
+    return replace(found, trainer=replace(found.trainer, **trainer))  # type: ignore[arg-type]
+
+
+def overlap(share: float) -> Task:
+    found = task()
+    return task(overlap=replace(found.trainer.overlap, tp=1.0, tp_gradients=share))
+
+
+def test_whole_gradients_are_all_reduced_in_the_bytes_they_are_cast_to() -> None:
+    question, rows = (
+        task(reduces_whole=True, reduced_bytes=4.0, bucket_per_rank=0.0),
+        single(dp=16, sharding=1),
+    )
+    where = axis_members(question, rows)
+    reduced, gathered = (
+        float(collective(kind, BUCKET, where["dp"], question.cluster)[0]) / BUCKET
+        for kind in ("all-reduce", "all-gather")
+    )
+    once = state_cost(question, rows, where).once[0, 0]
+    assert once == pytest.approx(4.0 * reduced + 2.0 * gathered)
+
+
+def test_gradients_are_added_in_a_pass_where_micro_batches_follow_one_another() -> None:
+    question = task(overhead=replace(task().trainer.overhead, accumulation=6.0))
+    many, one = single(dp=16, micro_batch=1), single(dp=16, micro_batch=4)
+    p = prices(question, many)
+    chip, held = question.cluster.chip, p.table.dense[p.key][0]
+    assert accumulation_seconds(p)[0] == pytest.approx(
+        6.0 * held / (chip.memory_bandwidth * chip.memory_efficiency)
+    )
+    assert accumulation_seconds(prices(question, one)).max() == 0.0
+    fused = block_seconds(prices(task(), many))
+    assert np.allclose(block_seconds(p)[1] - fused[1], accumulation_seconds(p))
+    assert np.allclose(block_seconds(p)[0], fused[0])
+
+
+@pytest.mark.parametrize("tp", [2, 8, 16])
+def test_sums_of_input_gradients_hide_behind_the_weight_gradients_and_no_longer(tp: int) -> None:
+    rows = single(dp=16 // tp, tp=tp)
+    shown, partly = (
+        block_cost(setting(q, rows), q.model.blocks[0], sp=False)
+        for q in (overlap(1.0), overlap(0.25))
+    )
+    seconds = shown.traffic["tp"].exposed_backward[0]
+    left = partly.traffic["tp"].exposed_backward[0]
+    room = partly.weight[0]
+    assert max(0.25 * seconds, seconds - room) <= left + 1e-12
+    assert left < seconds
+    assert left + partly.traffic["tp"].hidden_backward[0] == pytest.approx(seconds)
+    assert partly.traffic["tp"].exposed_forward == pytest.approx(
+        shown.traffic["tp"].exposed_forward
+    )
+    if tp == 16:
+        assert left > 0.25 * seconds
+
+
+def test_attention_with_sinks_was_slow_before_its_kernel_was_fused() -> None:
+    chip = read_cluster("h100-sxm:8").chip
+    early, best = (
+        kernels.attention(chip, "bf16", 1e15, 4096, 128, kernel)
+        for kernel in ("early-sinks", "best")
+    )
+    assert best / early == pytest.approx(0.115, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("name", "source", "kernel"),
+    [
+        (
+            "GPT-OSS 120B",
+            "Megatron-Bridge performance summary, NeMo container 26.04",
+            "early-sinks",
+        ),
+        ("GPT-OSS 120B", "Megatron-Bridge performance summary, NeMo container 26.08", "best"),
+        ("GPT-OSS 120B", "one's own", "best"),
+        ("Llama-3 8B", "Megatron-Bridge performance summary, NeMo container 26.04", "best"),
+    ],
+)
+def test_the_kernel_follows_from_model_and_container(name: str, source: str, kernel: str) -> None:
+    case = case_of(run(model={"name": name}, source=source))
+    assert as_run(case.software, case.traits).kernel == kernel
+
+
+@pytest.mark.parametrize(
+    ("source", "generation"),
+    [
+        ("BigScience BLOOM-176B prequel", "megatron-deepspeed"),
+        ("AMP (Li et al., NeurIPS 2022)", "megatron-deepspeed"),
+        ("vTrain (MICRO 2024) measured ground truth", "megatron-deepspeed-2023"),
+    ],
+)
+def test_deepspeed_s_fork_is_told_by_its_year(source: str, generation: str) -> None:
+    case = case_of(run(parallel={"framework": "Megatron-DeepSpeed"}, source=source))
+    assert as_run(case.software, case.traits).name.split()[0] == generation
