@@ -34,6 +34,8 @@ COMMUNICATION: dict[AxisName, str] = {
 """Under which heading the plan counts the collectives of an axis inside a block."""
 FAMILIES = ("tp", "cp", "ep")
 SUMS = ("all-reduce", "reduce-scatter")
+UNLAUNCHED = frozenset({"layout", "residual_dropout"})
+"""Tags of operators that start no kernel of their own: views, and dropout in the kernel that adds the residual."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -225,7 +227,8 @@ def _pairs(form: Structure) -> list[tuple[Operator, Split]]:
 def _launches(s: Setting, form: Structure, tags: frozenset[str], phase: Phase) -> Array:
     """Operators, of those with these tags, and collectives that the host launches in a phase."""
     again = repeated(form.block, tags)
-    count = np.full_like(s.sequences, sum(again.values()))
+    started = (again[op.name] for op in form.block.operators if not op.tags & UNLAUNCHED)
+    count = np.full_like(s.sequences, sum(started))
     for move in form.moves if EVERYTHING in tags else ():
         if move.phase == phase:
             count = count + (s.degrees[move.axis] > 1)

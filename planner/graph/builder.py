@@ -150,7 +150,7 @@ class Builder:
                 writes=(target, mask),
                 backward=1.0,
                 saves=(mask,),
-                tags=frozenset({"core"} if "keys" in dims else set()),
+                tags=frozenset({"core" if "keys" in dims else "residual_dropout"}),
             )
         )
         return target
