@@ -15,7 +15,7 @@ test: $(VENV)/.developing
 	$(BIN)/python -m pytest -n auto
 
 # The trainers' own parsers and groups, on a CPU: gigabytes of packages, so in an environment of its own.
-# Megatron asks for a newer Python than its code needs.
+# Megatron and MaxText ask for a newer Python than the code needs that is run here.
 test-exports: .venv-exports/.ready
 	TORCHTITAN_02=.venv-exports/torchtitan-0.2 .venv-exports/bin/python -m pytest tests/acceptance
 	.venv-exports/mindspore/bin/python -m pytest tests/acceptance/test_mindspore.py
@@ -26,7 +26,7 @@ test-exports: .venv-exports/.ready
 	$(PYTHON) -m venv .venv-exports
 	.venv-exports/bin/python -m pip install --quiet --editable '.[dev,exports]'
 	.venv-exports/bin/python -m pip install --quiet --no-deps --ignore-requires-python \
-		megatron-core==0.19.2 megatron-bridge==0.6.2 torchtitan==0.3.0
+		megatron-core==0.19.2 megatron-bridge==0.6.2 torchtitan==0.3.0 maxtext==0.2.5
 	.venv-exports/bin/python -m pip install --quiet --no-deps --target .venv-exports/torchtitan-0.2 torchtitan==0.2.2
 	.venv-exports/bin/python -m pip download --quiet --no-deps --no-binary :all: --dest .venv-exports hetu-galvatron==2.4.0
 	tar xzf .venv-exports/hetu_galvatron-2.4.0.tar.gz -C .venv-exports/lib/python3.*/site-packages --strip-components=1 \

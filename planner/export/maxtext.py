@@ -1,6 +1,7 @@
 """MaxText: YAML over its base.yml, degrees by mesh axis and rules from logical axes to mesh axes.
 
-Keys are those of MaxText's base.yml and its pydantic types as read in the source; it was not run.
+MaxText's own parser reads it, on a CPU. It derives batches and stages, and takes without a word a mesh that has not as
+many ranks as there are chips. Release: MaxText 0.2.5.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from planner.export.refusal import (
     whole_states,
 )
 from planner.export.remeasure import Remeasured, remeasure
-from planner.export.shape import shape_of
+from planner.export.shape import Shape, shape_of
 from planner.export.view import View, commented, header
 from planner.export.yaml_text import yaml_text
 from planner.units import Json
 
-RELEASE = "MaxText (keys read in 2026, not run)"
+RELEASE = "MaxText 0.2.5"
 REMAT = {"none": "none", "selective": "minimal_with_context", "full": "full"}
 
 
@@ -50,6 +51,12 @@ def write(view: View) -> list[File]:
         view.plan.recipe.precision not in ("bf16", "fp32"),
         view.plan.recipe.precision,
         "shardwright plan … --precision bf16",
+    )
+    shape = shape_of(view)
+    limits.refuse(
+        shape.norm != "rms" or shape.biased or not shape.gated,
+        f"the layers of {view.plan.model.name}: those of Llama, Mixtral, Qwen3 and DeepSeek are known by name",
+        "your own decoder_block beside --to dtensor",
     )
     limits.done()
     text = (
@@ -93,8 +100,7 @@ def settings(view: View) -> dict[str, Json]:
         "dtype": "float32" if recipe.precision == "fp32" else "bfloat16",
         "logical_axis_rules": rules(view, data_axis, tensor),
     }  # fmt: skip
-    if shape.experts:
-        keys |= {"num_experts": shape.experts, "num_experts_per_tok": shape.top_k}
+    keys |= _layers(shape)
     if d.pp > 1:
         keys |= {
             "num_layers_per_pipeline_stage": chunk,
@@ -102,6 +108,37 @@ def settings(view: View) -> dict[str, Json]:
             "num_pipeline_microbatches": d.num_micro_batches,
         }
     return keys
+
+
+def _layers(shape: Shape) -> dict[str, Json]:
+    """Which of MaxText's layers, and the sizes that only some have."""
+    kind = "qwen3" if shape.qk_norm else "llama2"
+    keys: dict[str, Json] = {"logits_via_embedding": shape.tied}
+    if shape.qk_norm:
+        keys["use_qk_norm"] = True
+    if shape.experts:
+        kind = "deepseek" if shape.latent else "qwen3_moe" if shape.qk_norm else "mixtral"
+        keys |= {
+            "num_experts": shape.experts,
+            "num_experts_per_tok": shape.top_k,
+            "base_moe_mlp_dim": shape.expert_ffn,
+        }
+    if shape.experts and shape.latent:
+        keys |= {
+            "first_num_dense_layers": sum(shape.dense),
+            "shared_experts": shape.shared_ffn // shape.expert_ffn,
+            "routed_bias": shape.router_bias,
+        }
+    if shape.latent:
+        keys |= {
+            "attention_type": "mla",
+            "q_lora_rank": shape.q_latent,
+            "kv_lora_rank": shape.kv_latent,
+            "qk_nope_head_dim": shape.nope_dim,
+            "qk_rope_head_dim": shape.rope_dim,
+            "v_head_dim": shape.value_dim,
+        }
+    return {"decoder_block": kind} | keys
 
 
 def rules(view: View, data: str, tensor: str) -> list[list[Json]]:

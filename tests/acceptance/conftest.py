@@ -20,6 +20,7 @@ NEEDS = {
     "test_memory.py": "torch",
     "test_mindspore.py": "mindspore",
     "test_mindformers.py": "mindformers",
+    "test_maxtext.py": "maxtext",
 }
 """Files to the package that they need. Only found, not imported: an import that fails must not look like a skip."""
 
