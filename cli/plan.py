@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 NEXT_STEPS = (
     ("… --out plan.json --out report.html", "keep it, and see it"),
-    ("… --detail all", "every stage, operator, message and rule"),
+    ("… --detail all", "every stage, operator and rule"),
     ("… --pin KEY=VALUE", "what another choice would cost"),
 )
 
