@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from planner.asking import plan as plan
+    from planner.asking import price as price
     from planner.calibrate.calibrate import calibrate as calibrate
     from planner.calibrate.evaluate import evaluate as evaluate
     from planner.errors import PlannerError as PlannerError
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from planner.output.write import write as write
     from planner.plan.read import read_plan as read_plan
     from planner.plan.schema import Plan as Plan
-    from planner.planning import price as price
     from planner.question import Question as Question
     from planner.studies.check import check as check
     from planner.studies.compare import compare as compare
@@ -41,7 +41,7 @@ HOMES = {
     "explain": "studies.explain",
     "export": "output.write",
     "plan": "asking",
-    "price": "planning",
+    "price": "asking",
     "read_plan": "plan.read",
     "show": "known",
     "size": "studies.size",

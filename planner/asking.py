@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from planner import planning
 from planner.frontends.pools_file import read_pools
 from planner.plan.schema import NoPlan, Plan
-from planner.question import Question
+from planner.question import Question, Understood, understand
 from planner.search.engine import Progress
 
 
@@ -27,3 +27,36 @@ def plan(question: Question, progress: Callable[[Progress], None] | None = None)
     from planner.pooled import plan_pools
 
     return plan_pools(question, pools, progress)
+
+
+def read(question: Question) -> Understood:
+    """A question read into a task, that on the first of its pools where it has several.
+
+    Raises:
+        PlannerError: wrong input.
+    """
+    pools = read_pools(question.cluster, question.folders)
+    if pools is None:
+        return understand(question)
+    from planner.pooled import understood
+
+    return understood(question, pools)[0]
+
+
+def price(question: Question, layout: Mapping[str, int | str]) -> Plan:
+    """What a stated layout costs; nothing is searched.
+
+    Args:
+        question: what is asked; its pins on operators hold, other pins must agree with the layout.
+        layout: degrees and settings by name, such as ``{"tp": 8, "pp": 4, "recompute": "full"}``. Degrees that are left
+            out are 1, except dp, which takes what is left of the chips.
+
+    Raises:
+        PlannerError: wrong input, or every rule of the trainer that the layout breaks.
+    """
+    pools = read_pools(question.cluster, question.folders)
+    if pools is None:
+        return planning.price(question, layout)
+    from planner.pooled import price_pools
+
+    return price_pools(question, pools, layout)

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
 
+from planner.cost.prices import with_cut
 from planner.errors import PlannerError
 from planner.hardware.limit import memory_limit
 from planner.hardware.pools import Pools
+from planner.plan.layout import SEATS, plain
 from planner.plan.schema import Assumption, NoPlan, Plan
 from planner.planning import header_of, made_by
-from planner.question import Question, Understood, assumed_hardware, understand
+from planner.question import Question, Understood, assumed_hardware, fingerprint, understand
 from planner.search.engine import Progress
+from planner.search.figures import figures
 from planner.search.miss import build_miss
-from planner.search.pools.answer import build_plan, pool_facts
-from planner.search.pools.place import Site
+from planner.search.pins import from_layout
+from planner.search.pools.answer import build_plan, pool_facts, price_placed
+from planner.search.pools.place import Site, placed, spread
+from planner.search.pools.stated import seats_of, stated_row
 from planner.search.pools.uses import Way, ways
+from planner.search.stages.stated import stated_cut
+from planner.trainers.registry import faults
 
 
 def plan_pools(
@@ -30,9 +37,48 @@ def plan_pools(
     found = ways(
         site, known.pins, top=question.top, time_limit=question.time_limit, progress=progress
     )
-    if found[0].steps:
-        return build_plan(site, pools, found, header_of(known, known.pins))
+    best = found[0]
+    if best.steps:
+        plan = build_plan(site, pools, found, header_of(known, known.pins))
+        if not question.figures:
+            return plan
+        task = best.rows[0].task
+        drawn = figures(task, best.rows[0], best.outcome, known.pins if best.outcome else None)
+        return plan.model_copy(update={"figures": drawn})
     return _miss(known, site, pools, found)
+
+
+def price_pools(question: Question, pools: Pools, layout: Mapping[str, int | str]) -> Plan:
+    """What a stated layout on pools costs.
+
+    Args:
+        question: what is asked.
+        pools: its pools.
+        layout: as for any cluster, and ``pools`` for what the stages stand on: ``h100-sxm:2+a100-sxm-80gb:1``.
+            Without, every stage has chips of all pools.
+
+    Raises:
+        PlannerError: wrong input, or every rule of the trainer that the layout breaks.
+    """
+    known, site = understood(question, pools)
+    words = {plain(key): value for key, value in layout.items()}
+    seats = seats_of(str(words.pop(SEATS)), site) if SEATS in words else None
+    pinned = from_layout(words, known.task.trainer)
+    row, tasks = stated_row(site, pinned, seats)
+    wrong = tuple(dict.fromkeys(fault for task in tasks for fault in faults(task, row)))
+    if wrong:
+        raise PlannerError(*wrong)
+    priced = spread(site, row) if seats is None else placed(site, row, seats)
+    cut = stated_cut(words, row, tasks[0])
+    priced = priced if cut is None else with_cut(priced, cut)
+    header = replace(
+        header_of(known, pinned), asked=known.asked.model_copy(update={"layout": dict(layout)})
+    )
+    plan = price_placed(site, pools, priced, header)
+    if not question.figures:
+        return plan
+    drawn = figures(priced.task, priced, None, None)
+    return plan.model_copy(update={"figures": drawn})
 
 
 def understood(question: Question, pools: Pools) -> tuple[Understood, Site]:
@@ -54,6 +100,11 @@ def understood(question: Question, pools: Pools) -> tuple[Understood, Site]:
         tasks.append(
             replace(known.task, cluster=pool, memory_limit=limit, copy_kv=known.pins.copy_kv)
         )
+    known = replace(
+        known,
+        fingerprints=known.fingerprints.model_copy(update={"cluster": fingerprint(asdict(pools))}),
+        asked=question.asked(),
+    )
     own = {a.text for a in assumed_hardware(question, known.task.trainer, stand_in)}
     told = [a for a in known.assumptions if a.text not in own or a.key == "trainer"]
     known = replace(known, assumptions=(*told, *_assumed(question, pools, known)))

@@ -147,10 +147,10 @@ def understand(question: Question, cluster: Cluster | None = None) -> Understood
         pins=replace(pins, operators=operators),
         assumptions=(*told, *assumed, *assumed_hardware(question, trainer, cluster)),
         fingerprints=Fingerprints(
-            model=_hash(asdict(arch)),
-            cluster=_hash(asdict(cluster)),
-            recipe=_hash(asdict(recipe)),
-            trainer=_hash([trainer.name, trainer.release]),
+            model=fingerprint(asdict(arch)),
+            cluster=fingerprint(asdict(cluster)),
+            recipe=fingerprint(asdict(recipe)),
+            trainer=fingerprint([trainer.name, trainer.release]),
         ),
         asked=question.asked(),
         hints=learning_rate_hints(recipe.global_batch, question.base_batch or file.base_batch),
@@ -371,7 +371,7 @@ def assumed_hardware(question: Question, trainer: Trainer, cluster: Cluster) -> 
     return found
 
 
-def _hash(data: object) -> str:
+def fingerprint(data: object) -> str:
     """Sixteen digits that change when the data do."""
     text = json.dumps(data, sort_keys=True, default=_plain)
     return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -94,6 +94,9 @@ def export(plan: Plan, to: str) -> list[File]:
     name = plan.recipe.optimizer
     limits.refuse(name in UNKNOWN, f"the optimizer {name}", "shardwright plan … --optimizer adamw")
     limits.refuse(bool(plan.recipe.lora), f"LoRA {plan.recipe.lora}", "a recipe without lora")
+    vendors = sorted({pool.vendor for pool in plan.cluster.pools if pool.chips_used})
+    words = f"chips of {listed(vendors, 'and')} in one job"
+    limits.refuse(len(vendors) > 1, words, "a plan for one of the pools")
     mixed = plan.degrees.recompute == "mixed" and not found.mixes
     limits.refuse(mixed, "layers that differ in what they recompute", pinned("recompute=full"))
     if not found.any_strategy:

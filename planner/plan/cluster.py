@@ -26,6 +26,8 @@ class PoolFacts(Part):
 
     name: str
     chip: str
+    vendor: str = ""
+    """Who makes the chip."""
     num_chips: int
     chips_used: int
     """Chips that the plan uses."""

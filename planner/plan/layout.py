@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from itertools import groupby
 
 from planner.plan.schema import Degrees
 
@@ -12,6 +13,9 @@ that follow and are computed again in part."""
 
 FOLLOWS_CHIPS = ("dp", "shard-group", "order")
 """Keys of a layout that another cluster decides anew."""
+
+SEATS = "pools"
+"""Which pools the stages stand on, first to last, with the stages of each: ``h100-sxm:2+a100-sxm-80gb:1``."""
 
 
 def layout_of(degrees: Degrees, pins: Iterable[str] = ()) -> dict[str, int | str]:
@@ -35,6 +39,9 @@ def layout_of(degrees: Degrees, pins: Iterable[str] = ()) -> dict[str, int | str
     }
     if degrees.offload != "none":
         layout["offload"] = degrees.offload
+    if degrees.pools:
+        seats = ((name, len(list(stages))) for name, stages in groupby(degrees.pools))
+        layout[SEATS] = "+".join(f"{name}:{count}" for name, count in seats)
     copies = any(pin.startswith("kv-heads") for pin in pins)
     return layout | _division(degrees) | ({"kv-heads": "copy"} if copies else {})
 
@@ -57,7 +64,8 @@ def restated(
     follows = {
         "tp": ("dp", "sp"),
         "cp": ("dp",),
-        "pp": ("dp", "vpp", "schedule", *DIVISION),
+        "pp": ("dp", "vpp", "schedule", SEATS, *DIVISION),
+        SEATS: ("dp", "pp", *DIVISION),
         "vpp": ("schedule", *DIVISION),
         "recompute": DIVISION,
     }

@@ -29,7 +29,7 @@ def figures(task: Task, priced: Prices, outcome: Outcome | None, pins: Pins | No
 
     Args:
         task: the question.
-        priced: the plan's layout in its first row.
+        priced: the plan's layout in its first row. What changes to the hardware do is not drawn on several pools.
         outcome: of the search that found it; None where the layout was stated.
         pins: of that search.
     """
@@ -37,14 +37,16 @@ def figures(task: Task, priced: Prices, outcome: Outcome | None, pins: Pins | No
     chips = int(b.prices.rows.ranks[0])
     flops = task.model.training_flops() * task.recipe.global_batch
     return Figures(
-        roofline=flops / (chips * task.cluster.chip.peak_for(task.recipe.precision)),
+        roofline=flops / (chips * priced.chip.peak_for(task.recipe.precision)),
         timeline=timeline(b),
         axes=_axes(b.prices),
         traffic=_traffic(b.prices),
-        sensitivities=sensitivities(task, b.prices, pins),
+        sensitivities=() if priced.mix is not None else sensitivities(task, b.prices, pins),
         landscape=None if outcome is None else landscape(task, outcome),
         rules=() if outcome is None or pins is None else tuple(_rules(task, outcome, pins)),
-        sources=_sources(task),
+        sources=tuple(
+            dict.fromkeys(source for one in _tasks(task, priced) for source in _sources(one))
+        ),
     )
 
 
@@ -111,6 +113,11 @@ def _rules(task: Task, outcome: Outcome, pins: Pins) -> Iterator[RuleCost]:
             note=found.note,
             stopped=found.stopped,
         )
+
+
+def _tasks(task: Task, priced: Prices) -> tuple[Task, ...]:
+    """The question on every pool that the layout stands on; the question itself where all chips are alike."""
+    return (task,) if priced.mix is None else tuple(part.task for part in priced.mix.parts)
 
 
 def _sources(task: Task) -> tuple[Source, ...]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from planner.asking import price, read
 from planner.errors import Fault, PlannerError, listed
 from planner.plan.layout import layout_of
 from planner.plan.schema import Alternative, Plan
-from planner.planning import price
-from planner.question import Question, Understood, understand
+from planner.question import Question, Understood
 
 PARTS = ("model", "cluster", "recipe", "trainer")
 SAME = 1e-6
@@ -37,7 +37,7 @@ def reopen(plan: Plan, name: str = "The plan") -> Again:
             program prices it otherwise (V01); whatever is wrong with the inputs.
     """
     question = Question.again(plan.asked)
-    known = understand(question)
+    known = read(question)
     changed = [
         part
         for part in PARTS

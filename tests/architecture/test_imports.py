@@ -31,9 +31,9 @@ ALLOWED: dict[str, set[str]] = {
     "question": ASKED | {"search"},
     "known": ASKED,
     "planning": ASKED | {"cost", "search", "question"},
-    "pooled": ASKED | {"search", "question", "planning"},
+    "pooled": ASKED | {"cost", "search", "question", "planning"},
     "asking": ASKED | {"search", "question", "planning", "pooled"},
-    "studies": ASKED | {"cost", "search", "question", "planning"},
+    "studies": ASKED | {"cost", "search", "question", "planning", "asking"},
     "output": BOTTOM | {"plan", "report", "export"},
     "api": ASKED | {"question", "known", "planning", "asking", "studies", "calibrate", "output"},
     "cli": BOTTOM

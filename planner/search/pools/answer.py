@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from planner.cost.prices import Prices
+from planner.errors import listed
 from planner.hardware.cluster import Level
 from planner.hardware.pools import Pools, blended
 from planner.plan.cluster import ClusterFacts, LevelFacts, PoolFacts, Use
@@ -46,6 +47,15 @@ def build_plan(site: Site, pools: Pools, found: Sequence[Way], header: Header) -
     return on_pools(plan, site, pools, priced, tuple(_use(way, best) for way in found))
 
 
+def price_placed(site: Site, pools: Pools, priced: Prices, header: Header) -> Plan:
+    """The plan of a layout that the user states on pools: nothing was searched."""
+    b = breakdown(priced, 0)
+    proof = Proof(optimal=False, bound=b.step, gap=0.0, searched=1, allowed=1, fitting=1, refined=1)
+    task = b.prices.at(b.fullest).task
+    plan = assembled(task, priced, header, alternatives=(), removed=(), proof=proof)
+    return on_pools(plan, site, pools, priced)
+
+
 def on_pools(
     plan: Plan, site: Site, pools: Pools, priced: Prices, uses: tuple[Use, ...] = ()
 ) -> Plan:
@@ -67,6 +77,10 @@ def on_pools(
         if pool.chips_used < pool.num_chips
     ]
     warnings = plan.warnings
+    vendors = sorted({pool.vendor for pool in facts.pools if pool.chips_used})
+    if len(vendors) > 1:
+        what = f"No trainer known here joins chips of {listed(vendors, 'and')} in one job"
+        warnings = (*warnings, f"{what}: their collectives come from different libraries.")
     if idle:
         why = _why_idle(plan, uses)
         warnings = (*warnings, f"Left unused: {', '.join(idle)}{why}.")
@@ -111,6 +125,7 @@ def _pool_facts(task: Task, used: int) -> PoolFacts:
     return PoolFacts(
         name=cluster.name,
         chip=cluster.chip.name,
+        vendor=cluster.chip.vendor,
         num_chips=cluster.num_chips,
         chips_used=used,
         memory=cluster.chip.memory_bytes,
