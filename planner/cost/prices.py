@@ -52,8 +52,10 @@ class Prices:
     """Where the stages of a single candidate stand on pools of different chips; None on chips of one kind."""
 
     def at(self, stage: int) -> Prices:
-        """The prices of a stage's own chips; of its first pool, should it stand on several."""
-        return self if self.mix is None else self.mix.parts[int(self.mix.stands[:, stage].argmax())]
+        """The prices of a stage's own chips; of those with least memory, should it stand on several pools."""
+        if self.mix is None:
+            return self
+        return min(self.mix.at(stage), key=lambda part: part.task.memory_limit)
 
     @property
     def chip(self) -> Chip:
@@ -111,6 +113,11 @@ class Mix:
     """The same of what runs behind compute."""
     chips: tuple[int, ...]
     """Chips of each pool that train."""
+
+    def at(self, stage: int) -> tuple[Prices, ...]:
+        """The prices of the pools that a stage stands on."""
+        here = self.stands[:, stage]
+        return tuple(part for part, stands in zip(self.parts, here, strict=True) if stands)
 
     def slowest(self, values: Sequence[Array]) -> Array:
         """Of values on every pool, ``(n, stages, ...)`` each, the largest among the pools of each stage.

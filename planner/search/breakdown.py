@@ -90,7 +90,7 @@ def breakdown(prices: Prices, row: int) -> Breakdown:
     """Take one row of a table of prices apart."""
     p = prices.take(np.array([row]))
     times = stage_times(p)
-    p = replace(p.at(int(np.argmax(_work(times)))), mix=p.mix)
+    p = _pace(p, int(np.argmax(_work(times))))
     makespan = float(makespans(p, times)[0])
     unsent = float(makespans(p.without_sends(), times)[0])
     terms = _step_terms(p, times, makespan, unsent)
@@ -103,6 +103,14 @@ def breakdown(prices: Prices, row: int) -> Breakdown:
         makespan=makespan,
         unsent=unsent,
     )
+
+
+def _pace(p: Prices, stage: int) -> Prices:
+    """The candidate as the slowest chips of a stage see it, which set its pace."""
+    if p.mix is None:
+        return p
+    slow = max(p.mix.at(stage), key=lambda part: float(_work(stage_times(part))[stage]))
+    return replace(slow, mix=p.mix)
 
 
 def _host_update(p: Prices, times: StageTimes, stage: int) -> float:
@@ -254,9 +262,7 @@ def _chips(p: Prices, stage: int) -> dict[str, Any]:
     """What a stage stands on, where there are pools of different chips."""
     if p.mix is None:
         return {}
-    parts = [
-        part.task for part, here in zip(p.mix.parts, p.mix.stands[:, stage], strict=True) if here
-    ]
+    parts = [part.task for part in p.mix.at(stage)]
     return {
         "chip": " + ".join(dict.fromkeys(task.cluster.chip.name for task in parts)),
         "memory_limit": min(task.memory_limit for task in parts),

@@ -1,0 +1,155 @@
+"""Plans on pools of different chips: which way wins, what the others take, and what a stated layout costs."""
+
+from __future__ import annotations
+
+import pytest
+
+from planner.asking import plan, price
+from planner.errors import PlannerError
+from planner.export.targets import export
+from planner.plan.layout import layout_of
+from planner.question import Question
+from planner.report.text import render
+from planner.studies.again import staleness
+from tests.pools.sites import asked
+
+FAST = "h100-sxm:4 + t4:4"
+PINNED = ("cp=1", "zero=1", "mbs=1", "pp=1")
+
+
+@pytest.fixture(scope="module")
+def staged():
+    """Two pools that are about as fast: stages stand on both."""
+    question = Question(
+        model="gpt2-xl", cluster="a100-sxm-80gb:1x4 + h100-sxm:1x4", global_batch=256,
+        pins=("tp=1", "cp=1", "zero=1", "pp=2"), precision="bf16", overrides={"layers": "24"},
+    )  # fmt: skip
+    return question, plan(question)
+
+
+@pytest.fixture(scope="module")
+def alone():
+    question = asked(FAST, model="gpt2", layers=6, batch=16, precision="fp16", pins=PINNED)
+    return question, plan(question)
+
+
+def test_ways_are_sorted_and_the_first_is_the_plan(staged, alone):
+    for _, found in (staged, alone):
+        steps = [use.step for use in found.uses if use.step is not None]
+        assert steps == sorted(steps)
+        assert steps[0] == pytest.approx(found.step)
+        assert found.proof.optimal
+        assert found.proof.bound <= found.step * (1 + 1e-9)
+        assert len(found.uses) == 4
+
+
+def test_stages_say_what_they_stand_on(staged):
+    _, found = staged
+    assert found.degrees.pools
+    assert len(found.degrees.pools) == found.degrees.pp == len(found.stages)
+    limits = {pool.name: pool.memory_limit for pool in found.cluster.pools}
+    for name, stage in zip(found.degrees.pools, found.stages, strict=True):
+        assert stage.chip == name
+        assert stage.memory_limit == limits[name]
+        assert stage.memory_total <= stage.memory_limit
+    assert len(set(found.degrees.pools)) == 2
+    used = {pool.name: pool.chips_used for pool in found.cluster.pools}
+    each = found.degrees.chips_used // found.degrees.pp
+    assert used == {name: found.degrees.pools.count(name) * each for name in used}
+
+
+def test_slow_chips_stay_idle_where_that_is_faster(alone):
+    _, found = alone
+    assert found.degrees.pools == ("h100-sxm",) * found.degrees.pp
+    assert found.degrees.chips_used == 4
+    assert any(text.startswith("Left unused: 4 of 4 chips of t4") for text in found.warnings)
+    assert not any("chips are left unused" in text for text in found.warnings)
+
+
+def test_a_plan_is_priced_again_as_it_was_found(staged, alone):
+    for question, found in (staged, alone):
+        again = price(question, layout_of(found.degrees, found.pins))
+        assert again.step == pytest.approx(found.step, rel=1e-9)
+        assert again.degrees == found.degrees
+        assert staleness(found) == ""
+
+
+def test_without_pools_every_stage_has_chips_of_all(alone):
+    question, found = alone
+    spread = price(question, {"tp": 1, "mbs": 1})
+    assert spread.degrees.dp == 8
+    assert spread.degrees.pools == ()
+    assert spread.stages[0].chip == "h100-sxm + t4"
+    small = min(pool.memory_limit for pool in spread.cluster.pools)
+    assert spread.memory_limit == small
+    assert spread.step > found.step
+
+
+@pytest.mark.parametrize(
+    ("layout", "code"),
+    [
+        ({"pools": "h100-sxm:1+a100:1"}, "N02"),
+        ({"pools": "h100-sxm:none"}, "N02"),
+        ({"pools": "h100-sxm:1+t4:1+h100-sxm:1"}, "N02"),
+        ({"pools": "h100-sxm:1+t4:1", "pp": 4}, "D01"),
+        ({"pools": "h100-sxm:1+t4:1", "dp": 8}, "D01"),
+        ({"tp": 5}, "D02"),
+    ],
+)
+def test_layouts_that_cannot_be(alone, layout, code):
+    question, _ = alone
+    with pytest.raises(PlannerError) as caught:
+        price(question, layout)
+    assert code in {fault.code for fault in caught.value.faults}
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{"what_if": ("chip.peak=2x",)}, {"objective": "cost-per-token"}, {"warm_start": {"tp": 2}},
+     {"pins": ("attn.q.heads=tp",)}],
+)  # fmt: skip
+def test_what_pools_do_not_take_is_refused(more):
+    with pytest.raises(PlannerError) as caught:
+        plan(asked(FAST, **more))
+    assert [fault.code for fault in caught.value.faults] == ["C06"]
+
+
+def test_a_precision_that_one_pool_lacks_is_refused():
+    with pytest.raises(PlannerError) as caught:
+        plan(asked(FAST, precision="bf16"))
+    assert caught.value.faults[0].code == "C04"
+    assert "t4" in caught.value.faults[0].what
+
+
+def test_nothing_fits_tells_the_closest_miss():
+    found = plan(asked("t4:2 + v100-sxm-16gb:2", model="llama-3-70b", layers=80, seq_len=2048))
+    assert not hasattr(found, "stages")
+    assert found.explanation.startswith("No way to use the pools fits")
+
+
+def test_exports_name_the_order_of_nodes_and_refuse_two_vendors(staged):
+    _, found = staged
+    shell = next(file for file in export(found, "megatron") if file.name.endswith(".sh"))
+    first, second = found.degrees.pools
+    assert f"start ranks 0-3 on {first}, 4-7 on {second}" in shell.text
+    npus = tuple(
+        pool.model_copy(update={"vendor": "huawei"}) if index else pool
+        for index, pool in enumerate(found.cluster.pools)
+    )
+    other = found.model_copy(update={"cluster": found.cluster.model_copy(update={"pools": npus})})
+    with pytest.raises(PlannerError) as caught:
+        export(other, "megatron")
+    assert "huawei and nvidia" in caught.value.faults[0].what
+
+
+def test_the_page_says_where_stages_stand_and_what_the_ways_take(staged, alone):
+    page = "\n".join("".join(span.text for span in line) for line in render(staged[1], width=100))
+    first, second = staged[1].degrees.pools
+    assert f"stage 0 on {first}, stage 1 on {second}" in " ".join(page.split())
+    for use in staged[1].uses:
+        assert use.text in page
+    assert "None is faster in this cost model" in page
+    assert "memory" not in page.split("Removed:")[-1] or "Removed:" not in page
+    spread = price(alone[0], {"tp": 1, "mbs": 1})
+    page = " ".join("".join(span.text for span in line) for line in render(spread, width=100))
+    assert "every stage on chips of all pools" in " ".join(page.split())
