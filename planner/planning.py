@@ -19,15 +19,15 @@ from planner.frontends.catalog import entries
 from planner.frontends.cluster_file import read_chip, read_cluster
 from planner.hardware.cluster import Cluster
 from planner.plan.layout import DIVISION, plain
-from planner.plan.schema import NoPlan, PinPrice, Plan
+from planner.plan.schema import NoPlan, Plan
 from planner.question import Question, Understood, understand
 from planner.search.answer import Header, build_plan, price_plan
-from planner.search.engine import Outcome, Progress, search
+from planner.search.engine import Progress, search
 from planner.search.figures import figures
 from planner.search.idle import better, divides_badly, fewer
 from planner.search.miss import build_miss
 from planner.search.operator_faults import unsatisfied
-from planner.search.pin_prices import pin_prices
+from planner.search.pin_prices import Without, pin_prices
 from planner.search.pins import Pins, from_layout
 from planner.search.semi_automatic import plan_operators
 from planner.search.space import build_space, degree_rows
@@ -67,7 +67,8 @@ def plan(
         time_limit=question.time_limit,
         progress=progress,
     )
-    outcome = best_cuts(outcome, known.pins, deadline)
+    raw, outcome = outcome, best_cuts(outcome, known.pins, deadline)
+    without = Without(known.task, known.pins, (raw, outcome), question.top, deadline)
     if time.monotonic() > deadline:  # some of the winners kept their even stages
         outcome = replace(outcome, stopped=True)
     outcome, idle = _some_idle(known, question, outcome, deadline)
@@ -75,7 +76,7 @@ def plan(
         header = replace(
             header_of(known, known.pins),
             idle=idle,
-            pin_prices=_pin_prices(known, outcome, question.top, deadline),
+            pin_prices=pin_prices(known.pins, float(outcome.step[0]), without.step),
         )
         found = build_plan(known.task, outcome, header, own)
         if not question.figures:
@@ -154,21 +155,6 @@ def _some_idle(
         return outcome, ""
     part = search(replace(task, chips=chips), pins, top=question.top, time_limit=left)
     return better(outcome, best_cuts(part, pins, deadline))
-
-
-def _pin_prices(
-    known: Understood, outcome: Outcome, top: int, deadline: float
-) -> tuple[PinPrice, ...]:
-    """What each pin costs: the same search once more without it, as long as there is time."""
-
-    def fastest(fewer: Pins) -> float | None:
-        left = deadline - time.monotonic()
-        found = search(known.task, fewer, top=top, time_limit=left) if left > 0 else None
-        if found is None or found.stopped or not len(found.step):
-            return None
-        return float(best_cuts(found, fewer, deadline).step[0])
-
-    return pin_prices(known.pins, float(outcome.step[0]), fastest)
 
 
 def _layout(known: Understood, layout: Mapping[str, int | str]) -> tuple[Task, Pins, Candidates]:

@@ -130,15 +130,38 @@ def search(
     return _search(task, with_offload(task, pins, space), top, deadline, progress)
 
 
+def search_within(
+    task: Task, found: Outcome, index: IntArray, *, top: int, time_limit: float
+) -> Outcome:
+    """The fastest of some of the candidates that an earlier search looked at, by the bounds that it has.
+
+    Args:
+        task: the question of that search.
+        found: what it found.
+        index: which of the candidates of its space.
+        top: how many distinct layouts to return.
+        time_limit: seconds.
+    """
+    bounded = replace(
+        found.bounded,
+        step=found.bounded.step[index],
+        fits=found.bounded.fits[index],
+        key=found.bounded.key[index],
+    )
+    space = replace(found.space, candidates=found.space.candidates.take(index))
+    return _search(task, space, top, time.monotonic() + time_limit, None, bounded)
+
+
 def _search(
     task: Task,
     space: Space,
     top: int,
     deadline: float,
     progress: Callable[[Progress], None] | None,
+    bounded: Bounded | None = None,
 ) -> Outcome:
     task = replace(task, operators=space.operators)
-    bounded = bound_all(task, space.candidates)
+    bounded = bounded or bound_all(task, space.candidates)
     bounds, fit = bounded.step, bounded.fits
     index = np.flatnonzero(fit)
     index = index[preference(space.candidates.take(index), bounds[index])]

@@ -20,8 +20,10 @@ from planner.question import Question, understand
 from planner.search import role_choices
 from planner.search.engine import search
 from planner.search.operator_pins import divided
+from planner.search.pin_prices import pin_prices
 from planner.search.pins import Pins, parse_pins
 from planner.search.space import build_space
+from planner.search.stages.winners import best_cuts
 from planner.trainers.registry import get_trainer
 from planner.trainers.trust import room
 from tests.cost.blocks import task_of
@@ -92,6 +94,30 @@ def test_pinning_what_the_optimum_has_costs_nothing():
     assert {
         price.pin: price.cost for price in again.pin_prices if price.pin in own
     } == dict.fromkeys(own, 0.0)
+
+
+@pytest.mark.parametrize("trainer", ["megatron", "mindspore"])
+@pytest.mark.parametrize(
+    "pins",
+    [
+        ("mlp.up.ffn=tp", "attn.out.heads=tp"),
+        ("mlp.up.ffn=8", "attn.out.heads=8", "pp=1"),
+        ("mlp.down.ffn=2", "recompute=full", "tp<=4"),
+        ("micro-batch=2", "mlp.up.ffn=4"),
+        ("tp=2", "pp=2", "cp=1"),
+    ],
+)
+def test_prices_are_those_of_whole_searches(trainer, pins):
+    asked = question(trainer=trainer, pins=pins)
+    known, found = understand(asked), plan(asked)
+
+    def whole(fewer):
+        got = search(known.task, fewer, top=asked.top)
+        return float(best_cuts(got, fewer, np.inf).step[0])
+
+    assert len(found.pin_prices) == len(pins) + 1
+    want = {row.pin: row.without for row in pin_prices(known.pins, found.step, whole)}
+    assert {row.pin: row.without for row in found.pin_prices} == pytest.approx(want, rel=1e-12)
 
 
 @pytest.mark.parametrize("trainer", ["megatron", "mindspore"])
