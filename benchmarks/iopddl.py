@@ -14,14 +14,18 @@ import gzip
 import json
 import sys
 import time
+import zlib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from benchmarks import BEGAN
 from planner.search.solver.problem import Memory, Problem, build
 from planner.search.solver.solve import solve
 
+RESERVE = 0.02
+"""Part of the limit, and ten times that of the time to read, that is left for checking and writing."""
 FORBIDDEN = 1e17
 """Costs from here on mean that a pair or strategy is not allowed."""
 
@@ -37,33 +41,105 @@ KNOWN = {
 """Contest time limit in seconds and best value of any contest team."""
 
 
+class InstanceError(ValueError):
+    """A file that is not an instance: what is wrong, where, and what would be right."""
+
+
 def read(path: Path) -> dict[str, Any]:
-    """The `problem` object of an instance file, gzipped or not."""
-    opener = gzip.open if path.suffix == ".gz" else open
-    with opener(path, "rt") as stream:
-        return json.load(stream)["problem"]
+    """The `problem` object of an instance file, gzipped or not.
+
+    Raises:
+        InstanceError: the file cannot be read or holds no such object.
+    """
+    try:
+        data = path.read_bytes()
+        text = gzip.decompress(data) if data.startswith(b"\x1f\x8b") else data
+        found = json.loads(text)
+    except (OSError, EOFError, zlib.error, ValueError) as error:
+        raise InstanceError(f"not a JSON file, plain or gzipped: {error}") from None
+    problem = found.get("problem") if isinstance(found, dict) else None
+    if not isinstance(problem, dict):
+        raise InstanceError('no object "problem" at the top (format: github.com/google/iopddl)')
+    return problem
 
 
 def to_problem(raw: dict[str, Any]) -> Problem:
-    """The instance as numbers for the solver."""
-    nodes, edges = raw["nodes"], raw["edges"]
-    intervals = np.array(nodes["intervals"], dtype=np.int64).reshape(-1, 2)
-    memory = None
-    if raw.get("usage_limit") is not None:
-        memory = Memory(
-            nodes=np.arange(len(intervals)),
-            lo=intervals[:, 0].copy(),
-            hi=intervals[:, 1].copy(),
-            usages=np.concatenate([np.asarray(u, dtype=np.float64) for u in nodes["usages"]]),
-            limit=float(raw["usage_limit"]),
+    """The instance as numbers for the solver.
+
+    Raises:
+        InstanceError: a list is missing or too short, or a number is none; says which.
+    """
+    intervals, costs, usages = (
+        _list(raw, "nodes", key) for key in ("intervals", "costs", "usages")
+    )
+    ends, tables = (_list(raw, "edges", key) for key in ("nodes", "costs"))
+    if not len(intervals) == len(costs) == len(usages):
+        raise InstanceError(
+            f"nodes has {len(intervals)} intervals, {len(costs)} costs and {len(usages)} usages: "
+            "one of each a node is needed"
         )
-    costs = [_allowed(c) for c in nodes["costs"]]
-    pairs = [(int(i), int(j)) for i, j in edges["nodes"]]
-    return build(costs, pairs, [_allowed(c) for c in edges["costs"]], memory)
+    if len(ends) != len(tables):
+        raise InstanceError(f"edges has {len(ends)} pairs of nodes but {len(tables)} costs")
+    vectors = [_allowed(c, f"nodes.costs[{i}]", None) for i, c in enumerate(costs)]
+    pairs, matrices = [], []
+    for e, (pair, table) in enumerate(zip(ends, tables, strict=True)):
+        i, j = _whole_pair(pair, f"edges.nodes[{e}]")
+        if not (0 <= i < len(costs) and 0 <= j < len(costs)):
+            raise InstanceError(f"edges.nodes[{e}] is {pair}: nodes go from 0 to {len(costs) - 1}")
+        pairs.append((i, j))
+        matrices.append(_allowed(table, f"edges.costs[{e}]", len(costs[i]) * len(costs[j])))
+    limit = raw.get("usage_limit")
+    memory = None if limit is None else _memory(intervals, usages, vectors, limit)
+    return build(vectors, pairs, matrices, memory)
 
 
-def _allowed(values: list[float]) -> np.ndarray:
-    array = np.asarray(values, dtype=np.float64)
+def _memory(
+    intervals: list[Any], usages: list[Any], costs: list[np.ndarray], limit: float
+) -> Memory:
+    spans = [_whole_pair(span, f"nodes.intervals[{i}]") for i, span in enumerate(intervals)]
+    used = [_numbers(u, f"nodes.usages[{i}]", len(costs[i])) for i, u in enumerate(usages)]
+    flat = np.concatenate(used) if used else np.zeros(0)
+    if len(flat) and flat.min() < 0:
+        raise InstanceError(f"nodes.usages has {flat.min():g}: memory in use cannot be negative")
+    times = np.array(spans, dtype=np.int64).reshape(-1, 2)
+    return Memory(
+        nodes=np.arange(len(spans)),
+        lo=times[:, 0].copy(),
+        hi=times[:, 1].copy(),
+        usages=flat,
+        limit=float(_numbers([limit], "usage_limit", 1)[0]),
+    )
+
+
+def _list(raw: dict[str, Any], part: str, key: str) -> list[Any]:
+    found = raw.get(part)
+    values = found.get(key) if isinstance(found, dict) else None
+    if not isinstance(values, list):
+        raise InstanceError(f'the list "{key}" of "{part}" is missing')
+    return values
+
+
+def _whole_pair(pair: Any, where: str) -> tuple[int, int]:
+    if not isinstance(pair, list) or len(pair) != 2 or not all(isinstance(v, int) for v in pair):
+        raise InstanceError(f"{where} is {pair!r}: two whole numbers are needed")
+    return pair[0], pair[1]
+
+
+def _numbers(values: list[float], where: str, count: int | None) -> np.ndarray:
+    """The values, as many as there must be; None asks for at least one."""
+    try:
+        array = np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError, OverflowError):
+        array = np.full(1, np.nan)
+    if array.ndim != 1 or np.isnan(array).any():
+        raise InstanceError(f"{where} has something that is not a number")
+    if len(array) != count and (count is not None or not len(array)):
+        raise InstanceError(f"{where} has {len(array)} numbers, {count or 'at least one'} needed")
+    return array
+
+
+def _allowed(values: list[float], where: str, count: int | None) -> np.ndarray:
+    array = _numbers(values, where, count)
     return np.where(array >= FORBIDDEN, np.inf, array)
 
 
@@ -86,17 +162,24 @@ def check(raw: dict[str, Any], solution: list[int]) -> tuple[int, bool]:
     return cost, limit is None or most <= limit
 
 
-def run(path: Path, limit: float) -> dict[str, Any]:
-    """Solves one instance within the limit, reading included, and checks the answer."""
-    begin, cpu = time.perf_counter(), time.process_time()
+def run(path: Path, limit: float, began: float) -> dict[str, Any]:
+    """Solves one instance within the limit, reading and checking included.
+
+    Args:
+        path: of the instance.
+        limit: seconds.
+        began: when they began to count, as of `time.perf_counter`.
+    """
+    cpu = time.process_time()
     raw = read(path)
     problem = to_problem(raw)
-    answer = solve(problem, seconds=limit - 1.5 * (time.perf_counter() - begin) - 0.02 * limit)
+    spent = time.perf_counter() - began
+    answer = solve(problem, seconds=limit - spent - RESERVE * (limit + 10 * spent))
     found = {
         "name": raw.get("name", path.name.split(".")[0]),
         "cost": None,
         "lower_bound": answer.bound,
-        "seconds": time.perf_counter() - begin,
+        "seconds": time.perf_counter() - began,
         "cpu_seconds": time.process_time() - cpu,
         "feasible": False,
         "solution": None,
@@ -104,12 +187,12 @@ def run(path: Path, limit: float) -> dict[str, Any]:
     if answer.choice is not None:
         found["solution"] = [int(s) for s in answer.choice]
         found["cost"], found["feasible"] = check(raw, found["solution"])
-        if found["cost"] != round(answer.cost):
+        if abs(found["cost"] - answer.cost) > 1e-9 * max(1.0, abs(answer.cost)):
             raise SystemExit(f"the solver says {answer.cost}, the file says {found['cost']}")
     return found
 
 
-def table(directory: Path, limits: float | None, letters: str | None) -> None:
+def table(directory: Path, limits: float | None, letters: str | None, began: float) -> None:
     """Runs all instances of a directory and prints one row each."""
     print("| | limit s | best known | ours | best/ours | lower bound | gap % | seconds | CPU s |")
     print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |", flush=True)
@@ -119,7 +202,8 @@ def table(directory: Path, limits: float | None, letters: str | None) -> None:
         if letters and letter not in letters:
             continue
         limit, best = KNOWN[letter]
-        got = run(path, limits or limit)
+        got = run(path, limits or limit, began)
+        began = time.perf_counter()
         score = best / got["cost"] if got["feasible"] else 0.0
         gap = 100 * (1 - got["lower_bound"] / got["cost"]) if got["feasible"] else np.inf
         total, count = total + score, count + 1
@@ -131,8 +215,9 @@ def table(directory: Path, limits: float | None, letters: str | None) -> None:
     print(f"\nSum of best/ours: {total:.4f} of {count}")
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Command line; 0 if every answer is feasible."""
+def main(arguments: list[str] | None = None, began: float | None = None) -> int:
+    """Command line; 0 if every answer is feasible. Time counts from `began`, or from now."""
+    began = time.perf_counter() if began is None else began
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("instance", type=Path, nargs="?", help="an instance file")
     parser.add_argument("--time-limit", type=float, help="seconds (default: the contest's, or 60)")
@@ -141,11 +226,18 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--only", help="letters of --all to run, such as BGV")
     given = parser.parse_args(arguments)
     if given.all:
-        table(given.all, given.time_limit, given.only)
+        table(given.all, given.time_limit, given.only, began)
         return 0
     if given.instance is None:
         parser.error("an instance, or --all DIRECTORY")
-    got = run(given.instance, given.time_limit or 60.0)
+    if given.time_limit is not None and not given.time_limit > 0:
+        parser.error("--time-limit: seconds, more than 0")
+    if given.out and not given.out.parent.is_dir():
+        parser.error(f"--out: there is no folder {given.out.parent}")
+    try:
+        got = run(given.instance, given.time_limit or 60.0, began)
+    except InstanceError as error:
+        parser.exit(2, f"{given.instance}: error: {error}\n")
     if given.out:
         given.out.write_text(json.dumps(got))
     print(json.dumps({k: v for k, v in got.items() if k != "solution"}))
@@ -153,4 +245,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(began=BEGAN))

@@ -30,7 +30,7 @@ def test_the_command_writes_a_checked_optimum(tmp_path, capsys):
     path, out = tmp_path / "small.json.gz", tmp_path / "out.json"
     with gzip.open(path, "wt") as stream:
         json.dump({"problem": SMALL}, stream)
-    assert main([str(path), "--time-limit", "5", "--out", str(out)]) == 0
+    assert main([str(path), "--time-limit", "60", "--out", str(out)]) == 0
     got = json.loads(out.read_text())
     # the second node's second strategy goes with nothing, so the first node must be the one to save
     assert got["solution"] == [1, 0, 0]
@@ -43,13 +43,91 @@ def test_the_check_sees_what_breaks_the_limit():
     assert check(SMALL, [1, 1, 0]) == (5 + 5 + 3 + 1 + int(1e18), True)
 
 
+def without(part, key):
+    return {**SMALL, part: {k: v for k, v in SMALL[part].items() if k != key}}
+
+
+def changed(part, key, number, value):
+    values = [*SMALL[part][key]]
+    values[number] = value
+    return {**SMALL, part: {**SMALL[part], key: values}}
+
+
+@pytest.mark.parametrize(
+    ("problem", "said"),
+    [
+        (None, 'no object "problem"'),
+        (without("edges", "nodes"), 'the list "nodes" of "edges" is missing'),
+        ({**SMALL, "nodes": []}, 'the list "intervals" of "nodes" is missing'),
+        (changed("nodes", "costs", 1, []), "nodes.costs[1] has 0 numbers, at least one needed"),
+        (
+            changed("nodes", "costs", 1, [1, "x"]),
+            "nodes.costs[1] has something that is not a number",
+        ),
+        (
+            changed("nodes", "costs", 1, [1, float("nan")]),
+            "nodes.costs[1] has something that is not a number",
+        ),
+        (changed("nodes", "usages", 0, [6]), "nodes.usages[0] has 1 numbers, 2 needed"),
+        (changed("nodes", "usages", 0, [6, -1]), "-1: memory in use cannot be negative"),
+        (changed("nodes", "intervals", 2, [3]), "nodes.intervals[2] is [3]: two whole numbers"),
+        (changed("edges", "nodes", 2, [1, 3]), "edges.nodes[2] is [1, 3]: nodes go from 0 to 2"),
+        (changed("edges", "costs", 2, [0]), "edges.costs[2] has 1 numbers, 2 needed"),
+        ({**SMALL, "usage_limit": "much"}, "usage_limit has something that is not a number"),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_said(problem, said, tmp_path, capsys):
+    path = tmp_path / "wrong.json"
+    path.write_text(json.dumps({} if problem is None else {"problem": problem}))
+    with pytest.raises(SystemExit) as caught:
+        main([str(path), "--time-limit", "1"])
+    assert caught.value.code == 2
+    message = capsys.readouterr().err
+    assert message.startswith(f"{path}: error: ")
+    assert said in message
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"\x1f\x8b\x08 cut off"])
+def test_a_file_that_is_no_json_is_refused(content, tmp_path, capsys):
+    path = tmp_path / "wrong.json.gz"
+    path.write_bytes(content)
+    with pytest.raises(SystemExit):
+        main([str(path)])
+    assert "not a JSON file" in capsys.readouterr().err
+
+
+def test_folders_and_limits_are_judged_before_the_work(tmp_path, capsys):
+    for wrong in (["--time-limit", "0"], ["--out", str(tmp_path / "none" / "x.json")]):
+        with pytest.raises(SystemExit):
+            main([str(tmp_path / "none.json"), *wrong])
+        assert wrong[0] in capsys.readouterr().err
+
+
+def test_nothing_to_choose_costs_nothing(tmp_path, capsys):
+    path = tmp_path / "empty.json"
+    nodes = {"intervals": [], "costs": [], "usages": []}
+    path.write_text(json.dumps({"problem": {"nodes": nodes, "edges": {"nodes": [], "costs": []}}}))
+    assert main([str(path), "--time-limit", "1"]) == 0
+    assert json.loads(capsys.readouterr().out)["cost"] == 0
+
+
+def test_times_may_be_anything(tmp_path, capsys):
+    moved = [[lo * 10**15 - 7, hi * 10**15 - 7] for lo, hi in SMALL["nodes"]["intervals"]]
+    path = tmp_path / "moved.json"
+    path.write_text(
+        json.dumps({"problem": {**SMALL, "nodes": {**SMALL["nodes"], "intervals": moved}}})
+    )
+    assert main([str(path), "--time-limit", "60"]) == 0
+    assert json.loads(capsys.readouterr().out)["cost"] == 6
+
+
 @pytest.mark.parametrize("letter", ["B", "G"])
 def test_the_smallest_instances_are_proved(letter, tmp_path):
     path = INSTANCES / f"asplos-2025-iopddl-{letter}.json.gz"
     if not path.exists():
         pytest.skip("the contest's instances are not here")
     out = tmp_path / "out.json"
-    assert main([str(path), "--time-limit", "60", "--out", str(out)]) == 0
+    assert main([str(path), "--time-limit", "300", "--out", str(out)]) == 0
     got = json.loads(out.read_text())
     assert got["cost"] == got["lower_bound"] == KNOWN[letter][1]
     assert check(read(path), got["solution"]) == (got["cost"], True)

@@ -38,7 +38,7 @@ def test_from_the_worst_choice_to_the_optimum(problem):
     if start is None:
         return
     dual = Dual(core.problem, core.timeline)
-    dual.start()
+    dual.start(Clock(stopped=True), 1.0)
     dual.climb(0.5, 20, Clock(stopped=True), 1.0)
     offered = [np.inf]
 

@@ -64,7 +64,7 @@ def test_bounds_never_exceed_the_optimum(problem, rate):
         return
     want, _ = core_best(core)
     dual = Dual(core.problem, core.timeline)
-    dual.start()
+    dual.start(Clock(stopped=True), 1.0)
     dual.climb(rate, 30, STOPPED, 1.0)
     slack = 1e-9 * max(1.0, abs(want))
     assert dual.bound + core.constant <= want + slack

@@ -81,12 +81,15 @@ class Tree:
         open_parts = [self.next.bound] if self.next is not None else []
         return min([self.cost, *open_parts, *(entry[0] for entry in self.heap[:1])])
 
+    def _left(self) -> float:
+        return self.until - self.clock.now()
+
     def _leaf(self, part: Part) -> bool:
         """Whether the integer program settled the part."""
         core = part.core
         if pairs_of(core) > LEAF_PAIRS:
             return False
-        seconds = max(0.1, min(LEAF_SECONDS, self.until - self.clock.now()))
+        seconds = max(0.1, min(LEAF_SECONDS, self._left()))
         prices = carried(part.dual.line, part.dual.best_prices, core.timeline)
         got = solve_ilp(core.problem, core.timeline, seconds=seconds, prices=prices)
         if got.choice is not None:
@@ -126,7 +129,7 @@ class Tree:
                 return None
             dual = Dual(core.problem, core.timeline)
             dual.prices = carried(line, prices, dual.line)
-            dual.climb(RATE / (1 + number), STEPS // (1 + number), self.clock, 1e9)
+            dual.climb(RATE / (1 + number), STEPS // (1 + number), self.clock, self._left())
             bound = max(bound, dual.bound + core.constant)
             if bound >= self.cost:
                 return None
@@ -148,7 +151,7 @@ class Tree:
             return None
         fresh = Dual(core.problem, core.timeline)
         fresh.prices = carried(dual.line, prices, fresh.line)
-        fresh.climb(RATE / 2, STEPS // 4, self.clock, 1e9)
+        fresh.climb(RATE / 2, STEPS // 4, self.clock, self._left())
         return Part(core, fresh, max(bound, fresh.bound + core.constant))
 
     def _decode(self, core: Core, dual: Dual) -> None:

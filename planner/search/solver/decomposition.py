@@ -62,8 +62,9 @@ class Dual:
             self.bound, self.best_prices = value, self.prices.copy()
         return value
 
-    def start(self, sweeps: int = 3) -> None:
+    def start(self, clock: Clock, seconds: float, sweeps: int = 3) -> None:
         """Prices from nothing: the best of one price for all points, in powers of two."""
+        last = clock.now() + seconds
         self.prices[:] = 0.0
         for _ in range(sweeps):
             free = self.sweep()
@@ -73,6 +74,8 @@ class Dual:
         top = self.bound
         best = 0.0
         for power in range(-8, 24):
+            if clock.now() > last:
+                break
             self.prices[:] = base * 2.0**power
             for _ in range(sweeps):
                 value = self.sweep()

@@ -8,6 +8,7 @@ Source: Wainwright and Jordan (2008), section 4.1, for the polytope.
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -139,7 +140,7 @@ def solve_ilp(
     Args:
         problem: costs and edges.
         line: room over time.
-        seconds: of each program; the time of all is at most a few times that.
+        seconds: of all programs together.
         nodes: branch-and-bound nodes a program, for answers that do not depend on the machine's speed.
         prices: of memory, from a dual; say which rows come first.
     """
@@ -148,7 +149,8 @@ def solve_ilp(
     integral = np.zeros(len(program.cost), dtype=np.int64)
     integral[:strategies] = 1
     unit = max(1e-12, float(program.cost.max(initial=0.0)) / 1e4)
-    options: dict[str, Any] = {"time_limit": seconds, "mip_rel_gap": 0.0}
+    last = time.perf_counter() + seconds
+    options: dict[str, Any] = {"mip_rel_gap": 0.0}
     if nodes is not None:
         options["node_limit"] = nodes
     points = np.zeros(0, np.int64)
@@ -160,6 +162,7 @@ def solve_ilp(
         if len(points):
             table, limits = memory_rows(problem, line, points, len(program.cost))
             rules.append(LinearConstraint(table, -np.inf, limits))
+        options["time_limit"] = max(0.1, last - time.perf_counter())
         got = milp(
             program.cost / unit,
             constraints=rules,
@@ -178,6 +181,6 @@ def solve_ilp(
         more = broken(line, usage(problem, line, choice))
         if not len(more):
             return MipAnswer(choice, bound, proved)
-        if not proved:
+        if not proved or time.perf_counter() > last:
             return MipAnswer(None, bound, False)
         points = np.union1d(points, more)

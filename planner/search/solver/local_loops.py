@@ -39,13 +39,14 @@ def least_left(left: Left, a: int, b: int) -> float:
         block = t // BLOCK
         stop = (block + 1) * BLOCK
         if t == block * BLOCK and stop <= b:
-            low = min(low, left.low[block] + left.lazy[block])
+            part = left.low[block]
         else:
-            stop = min(stop, b)
+            stop = stop if stop < b else b
             part = np.inf
             for u in range(t, stop):
-                part = min(part, left.room[u])
-            low = min(low, part + left.lazy[block])
+                part = left.room[u] if left.room[u] < part else part
+        part += left.lazy[block]
+        low = part if part < low else low
         t = stop
     return low
 
@@ -60,12 +61,13 @@ def give(left: Left, a: int, b: int, amount: float) -> None:
         if t == block * BLOCK and stop <= b:
             left.lazy[block] += amount
         else:
-            stop = min(stop, b)
+            end = stop if stop < len(left.room) else len(left.room)
+            stop = stop if stop < b else b
             for u in range(t, stop):
                 left.room[u] += amount
             low = np.inf
-            for u in range(block * BLOCK, min((block + 1) * BLOCK, len(left.room))):
-                low = min(low, left.room[u])
+            for u in range(block * BLOCK, end):
+                low = left.room[u] if left.room[u] < low else low
             left.low[block] = low
         t = stop
 

@@ -60,7 +60,7 @@ def sweep(
         gather(g, theta, messages, i, here)
         least = np.inf
         for p in range(k):
-            least = min(least, here[p])
+            least = here[p] if here[p] < least else least
         floors[i] = least
         bound += least
         for a in range(g.adj[i], g.adj[i + 1]):
@@ -80,7 +80,7 @@ def sweep(
                     there[q] = v if v < there[q] else there[q]
             low = np.inf
             for q in range(ko):
-                low = min(low, there[q])
+                low = there[q] if there[q] < low else low
             lows[a] = low
             bound += low
             for q in range(ko):

@@ -21,7 +21,7 @@ from planner.units import Array, BoolArray, IntArray
 
 ROUNDS = 8
 """Rounds of merging at most; real graphs need three or four."""
-COMPARED = 256
+COMPARED = 1024
 """Strategies a node above which dominance is not looked for (its work grows with the square)."""
 LARGEST_PRODUCT = 1 << 18
 """Entries of the joint table that eliminating a node may need."""
@@ -48,31 +48,57 @@ class View:
         return own
 
 
-def merged(problem: Problem) -> tuple[Problem, View, bool]:
-    """One round: strategies cleared, one-to-one neighbours made one node, and whether anything changed."""
+def merged(problem: Problem, fresh: BoolArray) -> tuple[Problem, View, BoolArray]:
+    """One round: strategies cleared, one-to-one neighbours made one node.
+
+    Args:
+        problem: costs, edges and memory.
+        fresh: nodes where strategies may be replaceable that were not before. Shape (n,).
+
+    Returns:
+        The smaller problem, how this one follows from it, and its fresh nodes.
+    """
     alive = np.isfinite(problem.costs)
-    start, gone = problem.starts, 0
+    start = problem.starts
     args = (start, problem.edges, problem.tables, problem.table_of)
-    gone += loops.keep_supported(*args, alive)
+    loops.keep_supported(*args, alive)
     _check(alive, start)
-    gone += _clear_dominated(problem, alive)
-    gone += loops.keep_supported(*args, alive)
+    supported = alive.copy()
+    look = fresh | _and_near(_any(~alive, start), problem.edges)
+    _clear_dominated(problem, alive, np.flatnonzero(look & (problem.sizes <= COMPARED)))
+    loops.keep_supported(*args, alive)
     _check(alive, start)
     where = offsets(problem.sizes[problem.edges[:, 1]])
     first_of = np.zeros(where[-1], dtype=np.int64)
     exact = loops.partners(*args, alive, where, first_of)
     view = _components(problem, alive, exact, where, first_of)
     small = _through(problem, view)
-    changed = gone > 0 or len(small.sizes) < len(problem.sizes)
-    return small, view, changed or len(small.edges) < len(problem.edges)
+    joined = np.bincount(view.source, minlength=len(small.sizes))[view.source] > 1
+    changed = _and_near(joined | _any(alive != supported, start), problem.edges)
+    return small, view, np.bincount(view.source, changed, len(small.sizes)) > 0
+
+
+def _any(strategies: BoolArray, start: IntArray) -> BoolArray:
+    """Nodes of which some strategy is marked. Shapes: as the costs -> (n,)."""
+    return np.logical_or.reduceat(strategies, start[:-1]) if len(start) > 1 else strategies
+
+
+def _and_near(nodes: BoolArray, edges: IntArray) -> BoolArray:
+    """Marked nodes and their neighbours. Shape (n,)."""
+    marked = nodes.copy()
+    marked[edges[nodes[edges[:, 0]], 1]] = True
+    marked[edges[nodes[edges[:, 1]], 0]] = True
+    return marked
 
 
 def _check(alive: BoolArray, start: IntArray) -> None:
-    if not np.logical_or.reduceat(alive, start[:-1]).all():
+    if not _any(alive, start).all():
         raise InfeasibleError("a node has no strategy left that its neighbours allow")
 
 
-def _clear_dominated(problem: Problem, alive: BoolArray) -> int:
+def _clear_dominated(problem: Problem, alive: BoolArray, nodes: IntArray) -> None:
+    if not len(nodes):
+        return
     memory = problem.memory
     count = len(problem.sizes)
     if memory is None:
@@ -82,7 +108,8 @@ def _clear_dominated(problem: Problem, alive: BoolArray) -> int:
         spans = offsets(np.bincount(memory.nodes, minlength=count))
         span_at, usages = memory.starts(problem.sizes)[:-1][by], memory.usages
     g = graph_of(problem)
-    return int(loops.clear_dominated(g, spans, span_at, usages, alive, COMPARED))
+    best = np.zeros(int(np.diff(g.adj).max()), dtype=np.int64)
+    loops.clear_dominated(g, nodes, spans, span_at, usages, alive, best)
 
 
 def _components(
@@ -243,7 +270,7 @@ def presolve(problem: Problem) -> Core:
     Raises:
         InfeasibleError: forbidden pairs leave a node without strategy.
     """
-    return _reduced(problem, ())
+    return _reduced(problem, (), np.ones(len(problem.sizes), np.bool_))
 
 
 def without(core: Core, dead: BoolArray) -> Core:
@@ -260,14 +287,16 @@ def without(core: Core, dead: BoolArray) -> Core:
     start, sizes = core.base.starts[:-1][core.kept], core.problem.sizes
     column = np.arange(len(dead)) - np.repeat(core.problem.starts[:-1], sizes)
     costs[(np.repeat(start, sizes) + column)[dead]] = np.inf
-    return _reduced(replace(core.base, costs=costs), core.views)
+    none = np.zeros(len(core.base.sizes), np.bool_)
+    return _reduced(replace(core.base, costs=costs), core.views, none)
 
 
-def _reduced(problem: Problem, views: tuple[View, ...]) -> Core:
+def _reduced(problem: Problem, views: tuple[View, ...], fresh: BoolArray) -> Core:
     for _ in range(ROUNDS):
-        problem, view, changed = merged(problem)
+        before = problem
+        problem, view, fresh = merged(problem, fresh)
         views = (*views, view)
-        if changed:
+        if fresh.any() or len(problem.edges) < len(before.edges):
             continue
         line = timeline_of(problem.memory, problem.sizes)
         unfit = _too_large(problem, line)

@@ -122,6 +122,18 @@ def add_joint(
 
 
 @compiled
+def cheapest(g: Graph, alive: BoolArray, i: int, p: int, best: IntArray) -> None:
+    """The neighbour's strategy that strategy p of node i goes with most cheaply, one an arc, into `best`."""
+    for a in range(g.adj[i], g.adj[i + 1]):
+        so = g.start[g.other[a]]
+        ko = g.start[g.other[a] + 1] - so
+        row, low = g.own_rows[a] + p * ko, np.inf
+        for q in range(ko):
+            if alive[so + q] and g.tables[row + q] < low:
+                low, best[a - g.adj[i]] = g.tables[row + q], q
+
+
+@compiled
 def replaces(
     g: Graph,
     spans: IntArray,
@@ -131,50 +143,74 @@ def replaces(
     i: int,
     r: int,
     p: int,
+    best: IntArray,
 ) -> bool:
-    """Whether strategy r of node i does all that p does at no more cost and memory."""
+    """Whether strategy r of node i does all that p does at no more cost and memory.
+
+    What r costs more than p is at least what it costs more where p is cheapest: most pairs need no other column.
+    """
     for z in range(spans[i], spans[i + 1]):
         if usages[span_at[z] + r] > usages[span_at[z] + p]:
             return False
-    total = g.costs[g.start[i] + r] - g.costs[g.start[i] + p]
+    own = g.costs[g.start[i] + r] - g.costs[g.start[i] + p]
+    least = own
     for a in range(g.adj[i], g.adj[i + 1]):
+        ko = g.start[g.other[a] + 1] - g.start[g.other[a]]
+        at = g.own_rows[a] + best[a - g.adj[i]]
+        least += g.tables[at + r * ko] - g.tables[at + p * ko]
+    total = own
+    for a in range(g.adj[i], g.adj[i + 1]):
+        if least > 0:
+            return False
         so = g.start[g.other[a]]
         ko = g.start[g.other[a] + 1] - so
-        most = -np.inf
         row_r, row_p = g.own_rows[a] + r * ko, g.own_rows[a] + p * ko
+        q = best[a - g.adj[i]]
+        most = start = g.tables[row_r + q] - g.tables[row_p + q]
         for q in range(ko):
             if alive[so + q] and g.tables[row_p + q] != np.inf:
-                most = max(most, g.tables[row_r + q] - g.tables[row_p + q])
+                more = g.tables[row_r + q] - g.tables[row_p + q]
+                most = more if more > most else most
+                if most > start - least:
+                    return False
         total += most
-        if total == np.inf:
-            return False
+        least += most - start
     return bool(total <= 0)
 
 
 @compiled
 def clear_dominated(
-    g: Graph, spans: IntArray, span_at: IntArray, usages: Array, alive: BoolArray, largest: int
+    g: Graph,
+    nodes: IntArray,
+    spans: IntArray,
+    span_at: IntArray,
+    usages: Array,
+    alive: BoolArray,
+    best: IntArray,
 ) -> int:
     """Clears strategies that another one of the node replaces; returns how many.
 
     Args:
         g: the graph.
+        nodes: to look at.
         spans: first span of each node. Shape (n + 1,).
         span_at: where each span's usages start.
         usages: flat usages.
         alive: in and out.
-        largest: nodes with more strategies are left alone.
+        best: buffer, one entry an arc of the node that has most.
     """
     gone = 0
-    for i in range(len(g.start) - 1):
+    for i in nodes:
         s, k = g.start[i], g.start[i + 1] - g.start[i]
-        if k > largest:
-            continue
         for p in range(k):
+            if not alive[s + p]:
+                continue
+            cheapest(g, alive, i, p, best)
             for r in range(k):
-                if not alive[s + p]:
-                    break
-                if r != p and alive[s + r] and replaces(g, spans, span_at, usages, alive, i, r, p):
+                if r == p or not alive[s + r]:
+                    continue
+                if replaces(g, spans, span_at, usages, alive, i, r, p, best):
                     alive[s + p] = False
                     gone += 1
+                    break
     return gone

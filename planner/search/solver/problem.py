@@ -96,16 +96,15 @@ class Problem:
 
 
 def usage_over_time(problem: Problem, choice: IntArray) -> Array:
-    """Memory in use at every time from 0. Shapes: (n,) -> (last hi,)."""
+    """Memory in use from each time on at which something begins or ends. Shapes: (n,) -> (times,)."""
     memory = problem.memory
     if memory is None or not len(memory.nodes):
         return np.zeros(0)
     used = memory.usages[memory.starts(problem.sizes)[:-1] + choice[memory.nodes]]
     live = memory.hi > memory.lo
-    change = np.zeros(int(memory.hi.max()) + 1)
-    np.add.at(change, memory.lo[live], used[live])
-    np.subtract.at(change, memory.hi[live], used[live])
-    return np.cumsum(change)[:-1]
+    times = np.concatenate([memory.lo[live], memory.hi[live]])
+    at = np.unique(times, return_inverse=True)[1]
+    return np.cumsum(np.bincount(at, np.concatenate([used[live], -used[live]])))
 
 
 def build(

@@ -125,11 +125,11 @@ class Regions:
             return True
         dual = Dual(part.problem, part.timeline)
         dual.prices = carried(self.dual.line, self.dual.best_prices, dual.line)
-        dual.climb(RATE, STEPS, self.clock, 1e9)
+        until = min(until, self.clock.now() + seconds)
+        dual.climb(RATE, STEPS, self.clock, until - self.clock.now())
         if dual.bound + part.constant >= self.cost:
             return True
-        now = self.clock.now()
-        tree = Tree(self._offer, self.cost, self.clock, min(until, now + seconds), self.seed)
+        tree = Tree(self._offer, self.cost, self.clock, until, self.seed)
         return tree.run(part, dual, PARTS) >= self.cost
 
     def _offer(self, part: Core, choice: IntArray) -> float:

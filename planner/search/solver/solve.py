@@ -24,14 +24,26 @@ from planner.units import IntArray
 
 RATE = 0.7
 """First rate at which prices follow the slope."""
-STEPS = 2500
+STEPS = 1200
 """Dual steps after which a small problem's bound has settled."""
 SMALL = 250_000
 """Allowed pairs of strategies up to which the integer program is worth its time."""
+START_SHARE = 0.1
+"""Part of the remaining time in which first prices are looked for."""
 DUAL_SHARE = 0.4
 """Part of the remaining time that a cycle's dual gets where the integer program will not be run."""
-PROPAGATION_SHARE = 0.6
-"""Part of the remaining time that the solver of constraint networks gets, where it is installed."""
+PROBE_SHARE = 0.5
+"""Part of the remaining time in which the solver of constraint networks, where installed, looks for a choice."""
+FIRST_GUESS = 0.25
+"""Part of the gap below which it first looks for choices: few that it need not look at, many that are better."""
+MOST_PROBE = 40.0
+"""Seconds that this gets at most: what it has not found then, regions around the best rather find."""
+FIRST_PROBE = 10.0
+"""Seconds that proving a bound gets at first; twice that after each that was not proved."""
+BELOW_SHARE = 0.8
+"""Part of the remaining time that all these proofs get."""
+HAND_OVER = 2e-6
+"""CPU seconds that a pair of strategies takes until its search begins."""
 FEW = 1500
 """Nodes up to which the search branches where the integer program is too large or did not end."""
 REGION_SHARE = 0.7
@@ -74,7 +86,11 @@ class _State:
     limit: float
     effort: int
     whole: bool
+    reducing: float = 0.0
+    """Seconds that the last reduction took: nothing can interrupt one."""
     best: IntArray | None = None
+    start: tuple[Core, IntArray] | None = None
+    """The core that the best choice was found in, and its choice there."""
     cost: float = np.inf
     bound: float = -np.inf
     began: float = field(default_factory=time.process_time)
@@ -87,7 +103,7 @@ class _State:
         full = core.restore(choice)
         cost = self.problem.cost(full)
         if cost < self.cost and self.problem.feasible(full):
-            self.best, self.cost = full, cost
+            self.best, self.cost, self.start = full, cost, (core, choice)
         return self.cost
 
     def raise_bound(self, value: float) -> None:
@@ -111,6 +127,8 @@ def solve(problem: Problem, *, seconds: float = 60.0, effort: int = 0, seed: int
         effort: if positive, this much work instead of a time limit: the same answer on every machine.
         seed: of the random neighbourhoods.
     """
+    if not len(problem.sizes):
+        return Answer(np.zeros(0, np.int64), 0.0, 0.0, 0.0)
     clock = Clock(stopped=effort > 0)
     real = Clock()
     finite = np.concatenate([problem.costs, problem.tables])
@@ -118,7 +136,9 @@ def solve(problem: Problem, *, seconds: float = 60.0, effort: int = 0, seed: int
     whole = bool(np.all(finite == np.rint(finite)))
     state = _State(problem, clock, seconds if not effort else 1.0, effort, whole)
     try:
-        _run(state, presolve(problem), seed)
+        core = presolve(problem)
+        state.reducing = clock.now()
+        _run(state, core, seed)
     except InfeasibleError:
         state.bound = np.inf if state.best is None else state.cost
     return Answer(state.best, state.cost, state.bound, real.now())
@@ -132,7 +152,7 @@ def _run(state: _State, core: Core, seed: int) -> None:
         small = len(core.problem.sizes) <= FEW
         dual = Dual(core.problem, core.timeline)
         if before is None:
-            dual.start()
+            dual.start(state.clock, START_SHARE * state.left())
         else:
             dual.prices = carried(before.line, before.best_prices, dual.line)
         _climb(state, dual, cycle, small)
@@ -146,9 +166,7 @@ def _run(state: _State, core: Core, seed: int) -> None:
         if pairs_of(core) <= SMALL and _prove(state, core, dual, cycle, seed):
             return
         if len(core.problem.sizes) <= FEW and not state.done():
-            _propagate(state, core)
-            if not state.done():
-                _branch(state, core, dual, seed)
+            _few(state, core, dual, seed)
             return
 
 
@@ -187,8 +205,8 @@ def _search(state: _State, core: Core, search: Search, cycle: int, small: bool) 
 
 
 def _rule_out(state: _State, core: Core, dual: Dual) -> Core:
-    """Reduces again without strategies that no better choice uses."""
-    if not np.isfinite(state.cost):
+    """Reduces again without strategies that no better choice uses, if there is time for it."""
+    if not np.isfinite(state.cost) or state.left() < state.reducing:
         return core
     dual.return_to_best()
     dead = dual.least_with() + core.constant > state.cost + 1e-9 * abs(state.cost)
@@ -197,40 +215,71 @@ def _rule_out(state: _State, core: Core, dual: Dual) -> Core:
     return without(core, dead)
 
 
-def _propagate(state: _State, core: Core) -> None:
-    """Gives a few nodes to the solver of constraint networks, if it is installed, for a part of the time."""
-    if not HAVE_TOULBAR2 or state.effort or not np.isfinite(state.cost):
+def _few(state: _State, core: Core, dual: Dual, seed: int) -> None:
+    """What takes few nodes only, each for a part of the time that is left."""
+    weighted = HAVE_TOULBAR2 and not state.effort and bool(np.isfinite(state.cost))
+    if weighted:
+        middle = state.bound + FIRST_GUESS * (state.cost - state.bound)
+        _probe(state, core, middle, min(MOST_PROBE, PROBE_SHARE * state.left()))
+    if state.done():
         return
-    below = state.cost - core.constant
-    busy = (time.process_time() - state.began) / max(1e-9, state.clock.now())  # it counts CPU time
-    seconds = int(PROPAGATION_SHARE * state.left() * min(1.0, busy))
-    got = solve_weighted(core.problem, core.timeline, below=below, seconds=seconds)
-    if got.choice is not None:
-        state.offer(core, got.choice)
-    state.raise_bound(got.bound + core.constant)
-
-
-def _branch(state: _State, core: Core, dual: Dual, seed: int) -> None:
-    """Branches on memory with the time that is left."""
     root = Dual(core.problem, core.timeline)
     root.prices = carried(dual.line, dual.best_prices, root.line)
     root.climb(RATE / 2, STEPS // 10, state.clock, 0.1 * state.left())
     state.raise_bound(root.bound + core.constant)
-    _improve(state, core, root, seed)
-    tree = Tree(state.offer, state.cost, state.clock, state.limit, seed)
-    state.raise_bound(tree.run(core, root, 20 * state.effort if state.effort else 10**9))
+    _improve(state, core, root, seed, REGION_SHARE / (3 if weighted else 1))
+    if weighted:
+        _from_below(state, core)
+    if not state.done():
+        tree = Tree(state.offer, state.cost, state.clock, state.limit, seed)
+        state.raise_bound(tree.run(core, root, 20 * state.effort if state.effort else 10**9))
 
 
-def _improve(state: _State, core: Core, dual: Dual, seed: int) -> None:
-    """Regions of the graph solved exactly, for a part of the time that is left."""
-    search = Search(core.problem, core.timeline, dual, seed)
-    search.price(dual.best_prices)
-    found = search.first(dual.best_prices.copy())
-    if not found.fits or found.cost >= search.forbidden:
-        return
+def _from_below(state: _State, core: Core) -> None:
+    """Raises the bound: that nothing costs less than a guess is proved in a fraction of the time of the optimum.
 
-    regions = Regions(core, dual, found.choice, state.offer, state.clock, seed)
-    until = state.clock.now() + REGION_SHARE * state.left()
+    Once a guess is above the optimum, little is left in which to find it.
+    """
+    until = state.clock.now() + BELOW_SHARE * state.left()
+    part, seconds = 0.5, FIRST_PROBE
+    while not state.done():
+        guess = min(state.cost, state.bound + part * (state.cost - state.bound))
+        before = state.cost
+        ended = _probe(state, core, guess, min(seconds, until - state.clock.now()))
+        if ended is None:
+            return
+        if not ended and state.cost == before:
+            part, seconds = part / 2, seconds * 2
+
+
+def _probe(state: _State, core: Core, below: float, seconds: float) -> bool | None:
+    """Whether all choices below a cost were searched, of which the best is offered; None without time for it."""
+    busy = (time.process_time() - state.began) / max(1e-9, state.clock.now())  # it counts CPU time
+    seconds = seconds * min(1.0, busy) - HAND_OVER * pairs_of(core)
+    if seconds < 1.0 or state.done():
+        return None
+    got = solve_weighted(
+        core.problem, core.timeline, below=below - core.constant, seconds=int(seconds)
+    )
+    if got.choice is not None:
+        state.offer(core, got.choice)
+    state.raise_bound(got.bound + core.constant)
+    return got.proved
+
+
+def _improve(state: _State, core: Core, dual: Dual, seed: int, share: float) -> None:
+    """Regions of the graph solved exactly, for a part of the time that is left; from the best choice of this core."""
+    if state.start is not None and state.start[0] is core:
+        choice = state.start[1]
+    else:
+        search = Search(core.problem, core.timeline, dual, seed)
+        search.price(dual.best_prices)
+        found = search.first(dual.best_prices.copy())
+        if not found.fits or found.cost >= search.forbidden:
+            return
+        choice = found.choice
+    regions = Regions(core, dual, choice, state.offer, state.clock, seed)
+    until = state.clock.now() + share * state.left()
     regions.run(until, REGIONS * state.effort if state.effort else 10**9)
 
 

@@ -43,7 +43,8 @@ def cut_stretches(
     count, filled, live = 0, 0, 0
     for e in range(len(node)):
         if e == 0 or node[e] != node[e - 1]:
-            now[:] = 0.0
+            for p in range(widest):
+                now[p] = 0.0
             live = 0
         k = at[span[e] + 1] - at[span[e]]
         live += sign[e]
@@ -63,7 +64,8 @@ def cut_stretches(
             end[count - 1] = time[e + 1]
             continue
         nodes[count], begin[count], end[count] = node[e], time[e], time[e + 1]
-        usages[filled : filled + k] = now[:k]
+        for p in range(k):
+            usages[filled + p] = now[p]
         count += 1
         filled += k
     return nodes[:count], begin[:count], end[:count], usages[:filled]
@@ -85,7 +87,7 @@ def mark_too_large(
         for z in range(first[i], first[i + 1]):
             low = room[lo[z]]
             for t in range(lo[z], hi[z]):
-                low = min(low, room[t])
+                low = room[t] if room[t] < low else low
             for p in range(start[i + 1] - start[i]):
                 if usages[at[z] + p] > low:
                     dead[start[i] + p] = True

@@ -42,7 +42,7 @@ def solve_weighted(problem: Problem, line: Timeline, *, below: float, seconds: i
         seconds: CPU time, whole seconds from 1 up.
 
     Returns:
-        The choice, None where none was found; a bound only where the search ended: then nothing is cheaper.
+        The choice, None where none was found, and the bound; where the search ended, nothing is cheaper.
     """
     import pytoulbar2  # type: ignore[import-untyped,import-not-found,unused-ignore]
 
@@ -65,10 +65,11 @@ def solve_weighted(problem: Problem, line: Timeline, *, below: float, seconds: i
     finally:
         if main:
             signal.signal(signal.SIGINT, handler)
-    bound = min(below, float(network.GetDDualBound()) / scale)
     choice = None if found is None else np.array(found[0], dtype=np.int64)
-    best = below if found is None else found[1] / scale
-    return MipAnswer(choice, bound, bound >= best)
+    best = below if found is None else min(below, found[1] / scale)
+    proved = not network.Option.limited
+    bound = best if proved else min(best, float(network.GetDDualBound()) / scale)
+    return MipAnswer(choice, bound, proved)
 
 
 def _scale(values: Array, most: float) -> float:
