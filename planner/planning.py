@@ -22,7 +22,7 @@ from planner.plan.layout import DIVISION, plain
 from planner.plan.schema import NoPlan, Plan
 from planner.question import Question, Understood, understand
 from planner.search.answer import Header, build_plan, price_plan
-from planner.search.engine import Progress, search
+from planner.search.engine import Outcome, Progress, search
 from planner.search.figures import figures
 from planner.search.idle import better, divides_badly, fewer
 from planner.search.miss import build_miss
