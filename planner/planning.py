@@ -60,14 +60,10 @@ def plan(
     known = understand(question)
     own = _own(known, question.warm_start) if question.warm_start else _of_file(known)
     deadline = time.monotonic() + question.time_limit
-    outcome = search(
-        known.task,
-        known.pins,
-        top=question.top,
-        time_limit=question.time_limit,
-        progress=progress,
+    raw = search(
+        known.task, known.pins, top=question.top, time_limit=question.time_limit, progress=progress
     )
-    raw, outcome = outcome, best_cuts(outcome, known.pins, deadline)
+    outcome = best_cuts(raw, known.pins, deadline)
     without = Without(known.task, known.pins, (raw, outcome), question.top, deadline)
     if time.monotonic() > deadline:  # some of the winners kept their even stages
         outcome = replace(outcome, stopped=True)
