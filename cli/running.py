@@ -42,6 +42,8 @@ def run_plan(path: Path, screen: Screen) -> int:
         f"  gradients differ by {found.worst:.1e} of their largest entry at most ({found.worst_name or 'none'})",
         f"  {_words(small)}: {found.ranks} processes, {found.seconds:.1f} s",
     ]
+    if small.left_out:
+        lines.append(f"  left out: {', '.join(small.left_out)}")
     if small.ranks > 1:
         lines.append(_collectives(predicted(small), found.issued))
     screen.write("\n".join(lines) + "\n")

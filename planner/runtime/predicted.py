@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import prod
 from typing import TypeAlias
 
-from planner.runtime.program import Move, Part, Program
+from planner.runtime.program import Move, Op, Part, Program
 
 Key: TypeAlias = tuple[str, str, str]
 """Phase (forward, backward), kind and axis; the axis of states is ``data`` (``replicas`` across groups that shard
@@ -44,22 +44,26 @@ def _add(found: Issued, key: Key, size: float) -> None:
 
 
 def _operators(part: Part, plan: Program) -> Iterator[tuple[Key, float]]:
-    moves = [m for op in part.ops for m in op.moves if plan.axes.get(m.axis, 1) > 1]
+    moves = _here(part.ops, plan)
     gathered = {m.tensor for m in moves if (m.phase, m.kind) == ("forward", "all-gather")}
     repeated = plan.recompute and part in plan.layers
-    forward = [m for m in moves if m.phase == "forward"]
     for m in moves:
         again = m.phase == "backward" and m.kind == "all-gather" and m.tensor in gathered
         if not (repeated and again):
             yield (m.phase, m.kind, m.axis), m.bytes
-    for m in forward if repeated else ():
-        if m.tensor not in _last(part):
+    for m in _here(_needed(part), plan) if repeated else ():
+        if m.phase == "forward":
             yield ("backward", m.kind, m.axis), m.bytes
 
 
-def _last(part: Part) -> set[str]:
-    """What a layer's last operator reads: nothing behind it is needed for the backward pass."""
-    return set(part.ops[-1].reads)
+def _here(ops: Sequence[Op], plan: Program) -> list[Move]:
+    return [m for op in ops for m in op.moves if plan.axes.get(m.axis, 1) > 1]
+
+
+def _needed(part: Part) -> Sequence[Op]:
+    """A layer's operators up to the last that keeps something: sums keep nothing, and what follows is not repeated."""
+    keeps = [n for n, op in enumerate(part.ops) if op.kind != "memory" or "add" not in op.name]
+    return part.ops[: keeps[-1] + 1]
 
 
 def _states(part: Part, plan: Program) -> Iterator[tuple[Key, float]]:

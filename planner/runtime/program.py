@@ -88,6 +88,8 @@ class Program:
     layers: tuple[Part, ...]
     head: Part
     tied: bool
+    mtp: bool = False
+    """The plan has modules for multi-token prediction."""
     again: bool = True
     """What was gathered is gathered again for the backward pass instead of being kept."""
 
@@ -121,6 +123,16 @@ class Program:
         return self.axes.get("ep", 1) * self.axes.get("etp", 1) * self.axes.get(
             "tp", 1
         ) > 1 and any("experts" in part.sizes for part in self.layers)
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """What the plan has and the runtime does not do."""
+        some = any(op.recomputed for layer in self.layers for op in layer.ops)
+        words = {
+            "recompute of some operators": some and not self.recompute,
+            "multi-token prediction": self.mtp,
+        }
+        return tuple(word for word, there in words.items() if there)
 
     @property
     def parts(self) -> tuple[Part, ...]:
@@ -187,6 +199,7 @@ def program(settings: Json) -> Program:
         embedding=blocks["embedding"],
         layers=tuple(blocks[layer] for visit in settings["stages"] for layer in visit),
         head=blocks["head"],
+        mtp="mtp" in blocks,
         tied=bool(set(blocks["embedding"].tensors) & set(blocks["head"].tensors) - {"x"}),
     )
 
