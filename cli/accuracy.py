@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from planner.calibrate.evaluate import Evaluation, RowResult
 from planner.calibrate.metrics import Outcomes, Spread, worst
 from planner.calibrate.summary import Errors, Ranking, Summary
-from planner.report.tables import BLANK, Column, Line, styled, table
+from planner.report.tables import BLANK, Column, Line, flow, styled, table
 from planner.units import show_seconds
 
 MOST_PARTS = 40
@@ -17,7 +17,7 @@ NONE = "–"
 
 def page(evaluation: Evaluation, summary: Summary, top: int, width: int) -> list[Line]:
     """All of it, in reading order."""
-    lines = _head(summary)
+    lines = _head(summary, width)
     lines += [BLANK, *_parts("", {"total": summary.total}, width)]
     for key, parts in summary.parts.items():
         lines += [BLANK, *_parts(key, parts, width)]
@@ -29,10 +29,10 @@ def page(evaluation: Evaluation, summary: Summary, top: int, width: int) -> list
     return lines
 
 
-def _head(summary: Summary) -> list[Line]:
+def _head(summary: Summary, width: int) -> list[Line]:
     runs = "1 run" if summary.rows == 1 else f"{summary.rows:,} runs"
-    first = f"  {runs}: {summary.priced:,} priced, {summary.judged:,} of them judged"
-    lines = styled([f"{first} (complete, quality A or B)."])
+    first = f"{runs}: {summary.priced:,} priced, {summary.judged:,} of them judged"
+    lines = styled(flow([f"{first} (complete, quality A or B)."], " ", width, "  ", 2))
     if summary.skipped:
         lines += styled(["  Not priced:"], "dim")
         lines += styled(

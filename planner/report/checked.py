@@ -9,7 +9,7 @@ from planner.plan.checked import Checked
 from planner.plan.schema import NoPlan, Plan
 from planner.report.degrees import described
 from planner.report.numbers import gib
-from planner.report.tables import BLANK, Line, Style, labelled, styled
+from planner.report.tables import BLANK, Line, Style, flow, labelled, styled
 from planner.units import Json, show_seconds
 
 
@@ -29,12 +29,15 @@ def page(found: Checked, *, width: int) -> list[Line]:
         lines += styled([f"  {word}: {what}."], style)
     else:
         p = found.plan
-        first = f"  {word}. {show_seconds(p.step)} a step: {p.tokens_per_second_per_chip:,.0f} tokens/s/chip"
-        lines += styled([f"{first}, {100 * p.mfu:.1f} % MFU"], style)
-        lines += styled([f"  {', '.join(described(p.degrees))}"])
-        fullest = f"on the fullest chip (stage {p.memory_stage})"
-        lines += styled([f"  {gib(p.memory)} of {gib(p.memory_limit)} GiB {fullest}"])
-        lines += styled([f"  {what}"], "dim")
+        rates = [
+            f"{show_seconds(p.step)} a step: {p.tokens_per_second_per_chip:,.0f} tokens/s/chip",
+            f"{100 * p.mfu:.1f} % MFU",
+        ]
+        fullest = f"{gib(p.memory)} of {gib(p.memory_limit)} GiB on the fullest chip (stage {p.memory_stage})"
+        lines += styled(flow(rates, ", ", width, f"  {word}. ", 2), style)
+        lines += styled(flow(described(p.degrees), ", ", width, "  ", 2))
+        lines += styled(flow([fullest], " ", width, "  ", 2))
+        lines += styled(flow([what], " ", width, "  ", 2), "dim")
     if found.before is not None and found.stale:
         said = f"It says {show_seconds(found.before.step)} and {gib(found.before.memory)} GiB."
         lines += [BLANK, *labelled("Stale", [found.stale, said], width, "bad", " ")]

@@ -10,7 +10,7 @@ from planner.plan.findings import Compared, Comparison, Crossover
 from planner.plan.schema import Degrees
 from planner.report.markdown import markdown_table
 from planner.report.numbers import dollars, gib, percent
-from planner.report.tables import BLANK, Column, Line, Span, Style, flow, styled, table
+from planner.report.tables import BLANK, Column, Line, Style, flow, styled, table
 from planner.units import show_count, show_seconds, three_digits
 
 NOTHING = "–"
@@ -18,7 +18,7 @@ NOTHING = "–"
 
 def render_comparison(found: Comparison, width: int) -> list[Line]:
     """The page of ``compare``."""
-    lines: list[Line] = [(Span(f"  {_title(found)}", "head"),), BLANK]
+    lines: list[Line] = [*styled(flow([_title(found)], " ", width, "  ", 2), "head"), BLANK]
     best = {found.fastest, found.cheapest} - {None}
     styles: list[Style] = [
         "good" if index in best else "" if row.fits else "dim"

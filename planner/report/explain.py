@@ -161,7 +161,7 @@ def _stage(plan: Plan, item: OneStage, width: int) -> list[Line]:
     held = f"Stage {stage.index}: {ways} for one micro-batch."
     memory = [f"{term.label} {show_bytes(term.value)}" for term in stage.memory]
     return [
-        *styled([f"  {held}"]),
+        *styled(flow([held], " ", width, "  ", 2)),
         *styled(flow(stage.layers, ", ", width, "  Layers   ", 11)),
         *styled(flow(memory, ", ", width, f"  {gib(stage.memory_total)} GiB: ", 2)),
         BLANK,
@@ -189,14 +189,16 @@ def _layers(item: Layers, width: int) -> list[Line]:
     ]
     after = styled(flow(states, " · ", width, "  Gradients and weights: ", 4)) if states else []
     sums = f"forwards {show_seconds(block.forward)}, backwards {show_seconds(block.backward)}, all included"
-    return [(Span(f"  {title}", "head"),), *table(columns, width), *styled([f"  {sums}"]), *after]
+    head = styled(flow([title], " ", width, "  ", 2), "head")
+    return [*head, *table(columns, width), *styled(flow([sums], " ", width, "  ", 2)), *after]
 
 
 def _operator(plan: Plan, item: OneOperator, width: int) -> list[Line]:
     op, block = item.operator, item.block
-    lines: list[Line] = [
-        (Span(f"  {item.id}", "head"), Span(f"  {op.kind}, layers {block.layers} ({block.count}×)"))
-    ]
+    where = f"{op.kind}, layers {block.layers} ({block.count}×)"
+    lines: list[Line] = [(Span(f"  {item.id}", "head"), Span(f"  {where}"))]
+    if len(item.id) + len(where) + 4 > width:
+        lines = [*styled([f"  {item.id}"], "head"), *styled(flow([where], " ", width, "  ", 2))]
     shape = " × ".join(f"{dim} {size:,.6g}" for dim, size in op.shape.items())
     facts = [
         ("shape", f"{shape} on one chip"),

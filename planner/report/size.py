@@ -18,13 +18,13 @@ BAR = 16
 
 def render_sizing(found: Sizing, width: int) -> list[Line]:
     """The page of ``size``."""
-    title: Line = (Span(f"  {_title(found)}", "head"),)
+    title = styled(flow([_title(found)], " ", width, "  ", 2), "head")
     rows = list(shown_rows(found))
     styles: list[Style] = [
         "good" if row is found.answer else "" if row.fits else "dim" for row in rows
     ]
     curve = [BLANK, *table(sizing_columns(found), width, styles)] if rows else []
-    return [title, BLANK, *_verdict(found, width), *curve]
+    return [*title, BLANK, *_verdict(found, width), *curve]
 
 
 def _title(found: Sizing) -> str:
