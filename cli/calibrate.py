@@ -67,7 +67,11 @@ def page(found: Calibrated, width: int) -> list[Line]:
         Column(heading="error", cells=[_signed(row.after / row.measured - 1) for row in rows]),
     ]
     lines = table(columns, width)
-    words = {"compute": "speed of", "network": "network over"}
+    words = {
+        "compute": "speed of",
+        "memory_efficiency": "memory's speed in",
+        "network": "network over",
+    }
     factors = [
         f"{words[item.parameter.field]} {item.parameter.owner} × {item.factor:.3f} ± {item.spread:.3f}"
         for item in found.factors

@@ -32,8 +32,11 @@ from planner.units import GIB
 
 NORMAL = 1.2816
 """Half width of the 80 % interval of a normal distribution, in standard deviations."""
-NETWORK_WIDTH = 0.2
-"""Standard deviation of the prior on a network's factor, log."""
+NETWORK_WIDTHS = (0.3, 0.5)
+"""Standard deviation of the prior on a network's factor, log: inside a node, and between nodes, where cards, their
+number and what else runs there differ from cluster to cluster."""
+MEMORY_WIDTH = 0.2
+"""The same of the memory's speed beside that of the chip as a whole: passes that software fuses or does not."""
 LEAST_WIDTH = 0.08
 """The same of a chip's, where runs of its family hardly differ."""
 IDENTIFIED = 0.8
@@ -145,9 +148,10 @@ def _cases(
 
 
 def factors(cases: Sequence[Case], known: Spread) -> list[Fitted]:
-    """Factors on the chip's speed and, from two runs on, on that of each link, from runs of one cluster.
+    """Factors on the chip's speed and, from two runs on, on its memory's and each link's, from runs of one cluster.
 
-    One run cannot tell computing from communicating: its whole difference is put on the chip.
+    One run cannot tell computing from communicating: its whole difference is put on the chip. On sweeps of published
+    runs more factors make the error of the other runs larger where one is given and smaller where three are.
     """
     chip = cases[0].task.cluster.chip
     noise = math.log1p(known.noise) / NORMAL
@@ -156,8 +160,14 @@ def factors(cases: Sequence[Case], known: Spread) -> list[Fitted]:
     most = 1.0 / max(*chip.matmul_efficiency.values(), chip.attention_efficiency)
     chosen = [Parameter("chip", chip.name, "compute", width, low=0.2, high=max(most, 1 + 1e-6))]
     if len(cases) > 1:
-        links = sorted(set().union(*(owners(case)["link"] for case in cases)))
-        chosen += [Parameter("link", name, "network", NETWORK_WIDTH, 0.2, 1.5) for name in links]
+        most = 1.0 / chip.memory_efficiency
+        chosen += [Parameter("chip", chip.name, "memory_efficiency", MEMORY_WIDTH, 0.2, most)]
+        used = set().union(*(owners(case)["link"] for case in cases))
+        nearest = cases[0].task.cluster.levels[0].link
+        chosen += [
+            Parameter("link", name, "network", NETWORK_WIDTHS[name != nearest], 0.1, 1.5)
+            for name in sorted(used)
+        ]
     return fit(cases, chosen, noise=noise)
 
 
@@ -202,6 +212,11 @@ def _unidentified(cases: Sequence[Case], found: Sequence[Fitted]) -> tuple[str, 
         texts.append(
             "compute and network apart: one run's difference is put on the chip as a whole"
         )
+    texts += [
+        f"passes over memory of {item.parameter.owner} apart from its products: these steps take both alike"
+        for item in found
+        if item.parameter.field == "memory_efficiency" and not _told(item)
+    ]
     texts += [
         f"the network over {item.parameter.owner}: too small a part of these steps"
         for item in found

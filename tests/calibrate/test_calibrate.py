@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cli.main import main
-from planner.calibrate.calibrate import calibrate
+from planner.calibrate.calibrate import IDENTIFIED, calibrate
 from planner.calibrate.evaluate import evaluate_runs, predict
 from planner.calibrate.fit import Parameter, apply
 from planner.calibrate.own_cluster import case_on, profile
@@ -33,7 +33,13 @@ LAYOUTS = (
 SPEC = "h100-sxm:16"
 
 
-def rows(speed: float = 1.0, network: float = 1.0, count: int = 6, **parallel: object) -> list[Run]:
+def rows(
+    speed: float = 1.0,
+    network: float = 1.0,
+    count: int = 6,
+    memory: float = 1.0,
+    **parallel: object,
+) -> list[Run]:
     """Runs whose steps are those of a cluster that is so much faster than the profile."""
     found = []
     for index, layout in enumerate(LAYOUTS[:count]):
@@ -43,6 +49,7 @@ def rows(speed: float = 1.0, network: float = 1.0, count: int = 6, **parallel: o
         links = ("nvlink4", "infiniband-ndr", "infiniband")
         factors = {Parameter("link", name, "network", 1.0): network for name in links}
         factors[Parameter("chip", "h100-sxm", "compute", 1.0)] = speed
+        factors[Parameter("chip", "h100-sxm", "memory_efficiency", 1.0)] = memory
         data["measured"] = {"step_time_s": predict([apply(case, factors)])[0].step}
         found.append(Run.model_validate(data))
     return found
@@ -74,9 +81,19 @@ def test_more_runs_move_it_further_and_narrow_the_interval() -> None:
 
 def test_a_slow_network_is_told_from_a_slow_chip() -> None:
     found = calibrate(rows(network=0.4), profile(SPEC))
-    speed, *links = (item.factor for item in found.factors)
-    assert min(links) < 0.9
-    assert speed > min(links)
+    speed, memory, *links = (item.factor for item in found.factors)
+    assert min(links) < 0.75
+    assert min(speed, memory) > min(links)
+
+
+def test_memory_has_a_factor_of_its_own_from_two_runs_on_and_is_told_or_said_not_to_be() -> None:
+    slow = calibrate(rows(memory=0.6, sp=False), profile(SPEC))
+    memory = next(i for i in slow.factors if i.parameter.field == "memory_efficiency")
+    assert 0.6 < memory.factor < 0.95
+    said = any(text.startswith("passes over memory") for text in slow.unidentified)
+    assert said == (memory.spread > IDENTIFIED * memory.parameter.width)
+    (only,) = calibrate(rows(count=1), profile(SPEC)).factors
+    assert only.parameter.field == "compute"
 
 
 def test_the_profile_reads_back_and_later_commands_use_it(tmp_path: Path) -> None:
