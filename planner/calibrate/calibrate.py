@@ -28,7 +28,7 @@ from planner.frontends.hardware_files import dump_cluster
 from planner.hardware.cluster import Calibration, Cluster
 from planner.trainers.registry import get_trainer
 from planner.trainers.trust import Spread, spread
-from planner.units import GIB
+from planner.units import GIB, US
 
 NORMAL = 1.2816
 """Half width of the 80 % interval of a normal distribution, in standard deviations."""
@@ -280,14 +280,19 @@ def _short(cluster: Cluster) -> Cluster:
         matmul_efficiency={word: _digits(e) for word, e in chip.matmul_efficiency.items()},
         attention_efficiency=_digits(chip.attention_efficiency),
         memory_efficiency=_digits(chip.memory_efficiency),
-        matmul_latency=_digits(chip.matmul_latency),
-        launch=_digits(chip.launch),
+        matmul_latency=_micro(chip.matmul_latency),
+        launch=_micro(chip.launch),
     )
     levels = tuple(
-        replace(level, efficiency=_digits(level.efficiency), latency=_digits(level.latency))
+        replace(level, efficiency=_digits(level.efficiency), latency=_micro(level.latency))
         for level in cluster.levels
     )
     return replace(cluster, chip=chip, levels=levels)
+
+
+def _micro(seconds: float) -> float:
+    """The same of seconds, which profiles state in microseconds: what is written reads back as the same number."""
+    return _digits(seconds / US) * US
 
 
 def _digits(value: float) -> float:
