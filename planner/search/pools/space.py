@@ -53,6 +53,8 @@ def _kept(rows: Candidates, task: Task, pins: Pins) -> Candidates:
     """Rows whose stages are outermost, without those that the choice of recompute by stage makes anyway."""
     outermost = np.array([order[-1] == "pp" for order in task.trainer.orders])
     keeps = outermost[rows.order] & (rows.offload == 0)
+    if pins.fixed("sharding") is None:  # over one rank all levels are the same
+        keeps &= (rows.dp * rows.cp > 1) | (rows.sharding == min(task.trainer.shardings))
     if pins.fixed("recompute") is None:
         full, selective = (RECOMPUTE.index(mode) for mode in ("full", "selective"))
         if task.trainer.mixes_recompute != "alike":

@@ -8,7 +8,7 @@ import numpy as np
 
 from planner.cost.prices import block_seconds
 from planner.search.stages.single import Single
-from planner.search.stages.solver import EQUAL, Stages, StageTable, solve
+from planner.search.stages.solver import EQUAL, Stages, StageTable, least_maximum, solve
 from planner.units import Array, IntArray
 
 
@@ -22,17 +22,20 @@ class OnPools(Single):
     def _solved(
         self, table: StageTable, after: Array, start: IntArray, reached: float
     ) -> Iterator[tuple[Stages, float]]:
-        """Always the least makespan among cuts after which less follows, until what is gained cannot pay."""
+        """Always the least makespan among cuts after which less follows, until what is gained cannot pay.
+
+        ``reached`` counts what follows too, less the jitter of the pipeline; so does what others must beat.
+        """
         after = after / (1.0 + self.p.task.trainer.overhead.jitter)
-        allowed = np.isfinite(table.forward)
-        least = float(np.where(allowed, after, np.inf).min(axis=(1, 2)).max())
-        found = solve(table, start, reached)
+        least = least_maximum(table, after)
+        found = solve(table, start, reached - least)
         while found is not None:
             last = float(table.of(after, found.layers).max())
-            reached = min(reached, found.makespan + last - least)
-            yield found, reached
+            if found.makespan + last < reached:
+                reached = found.makespan + last
+                yield found, reached
             table = table.where(after < last * (1.0 - EQUAL))
-            found = solve(table, start, reached)
+            found = solve(table, start, reached - least)
 
     def _sizes(self, reached: float) -> IntArray:
         """Numbers of layers that a stage on the fastest pool may hold: it runs them once for every micro-batch."""

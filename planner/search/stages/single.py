@@ -41,9 +41,13 @@ class Single(Runs):
         found, known = self.choices(list(numbers))
         lengths = np.array([len(each) for each in numbers])
         start = even_cut(len(layers), self.pp, 1)
+        seen = np.zeros((self.pp, len(lengths)), dtype=bool)
         for count in self.counts(int(sizes.max())):
             full = None if count is None else np.minimum(count, lengths)
             chosen = fastest(found, known, full)
+            if not (new := (chosen >= 0) & ~seen).any():
+                continue  # every cut of it is a cut of fewer recomputed layers, no slower there
+            seen |= new
             table, after = self._table(sizes, runs, chosen, known)
             for stages, beaten in self._solved(table, after, start, reached):
                 reached = min(reached, beaten)

@@ -243,6 +243,17 @@ def _scan(table: StageTable, combine: Combine, start: float = 0.0) -> tuple[floa
     return float(value[layers]), cut
 
 
+def least_maximum(table: StageTable, each: Array) -> float:
+    """Least over all cuts of the largest value of a stage, for values of every run; infinite where there is no cut."""
+    allowed = np.isfinite(table.forward + table.backward)
+    values = np.where(allowed, each, np.inf)
+    found = _scan(
+        replace(table, forward=values, backward=np.zeros_like(values)),
+        lambda _, before, own: np.maximum(before, own),
+    )
+    return np.inf if found is None else found[0]
+
+
 def _staying(table: StageTable) -> Combine:
     """The longest path that stays on one stage, beyond one micro-batch through all: 1F1B; else the busiest stage."""
     p, m, pairs = table.num_stages, table.micro_batches, table.pairs
