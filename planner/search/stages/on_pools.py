@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
 from planner.cost.prices import block_seconds
 from planner.search.stages.single import Single
-from planner.search.stages.solver import EQUAL, Stages, StageTable, least_maximum, solve
+from planner.search.stages.solver import EQUAL, Stages, StageTable, scan, solve
 from planner.units import Array, IntArray
 
 
@@ -46,3 +47,14 @@ class OnPools(Single):
         )
         most = reached / (least * float(self.p.micro_batches[0]))
         return np.arange(int(min(self.model.num_layers - self.pp + 2, most)) + 1)
+
+
+def least_maximum(table: StageTable, each: Array) -> float:
+    """Least over all cuts of the largest value of a stage, for values of every run; infinite where there is no cut."""
+    allowed = np.isfinite(table.forward + table.backward)
+    values = np.where(allowed, each, np.inf)
+    found = scan(
+        replace(table, forward=values, backward=np.zeros_like(values)),
+        lambda _, before, own: np.maximum(before, own),
+    )
+    return np.inf if found is None else found[0]

@@ -133,12 +133,12 @@ def solve(table: StageTable, start: IntArray | None = None, known: float = np.in
     p, layers = table.num_stages, table.num_layers
     if comb(layers + p - 1, p - 1) <= EXHAUSTIVE:
         return _all(table)
-    least = _scan(table, lambda _, before, own: before + own)
+    least = scan(table, lambda _, before, own: before + own)
     if least is None:
         return None
     if not _possible(table, least[0], known):
         return None
-    stay = _scan(table, _staying(table)) or least
+    stay = scan(table, _staying(table)) or least
     period = _least_period(table, least[0], [least[1], stay[1]])
     cuts = [
         least[1],
@@ -216,7 +216,7 @@ def _all(table: StageTable) -> Stages | None:
     return Stages(cuts[best], float(found[best]), float(found[best]))
 
 
-def _scan(table: StageTable, combine: Combine, start: float = 0.0) -> tuple[float, IntArray] | None:
+def scan(table: StageTable, combine: Combine, start: float = 0.0) -> tuple[float, IntArray] | None:
     """Least value after the last stage, and the cut that has it, for values that grow with the value before."""
     p, layers = table.num_stages, table.num_layers
     ends = np.arange(layers + 1)
@@ -241,17 +241,6 @@ def _scan(table: StageTable, combine: Combine, start: float = 0.0) -> tuple[floa
         cut[stage] = chosen[stage, place]
         place -= cut[stage]
     return float(value[layers]), cut
-
-
-def least_maximum(table: StageTable, each: Array) -> float:
-    """Least over all cuts of the largest value of a stage, for values of every run; infinite where there is no cut."""
-    allowed = np.isfinite(table.forward + table.backward)
-    values = np.where(allowed, each, np.inf)
-    found = _scan(
-        replace(table, forward=values, backward=np.zeros_like(values)),
-        lambda _, before, own: np.maximum(before, own),
-    )
-    return np.inf if found is None else found[0]
 
 
 def _staying(table: StageTable) -> Combine:
@@ -333,7 +322,7 @@ def _least_period(table: StageTable, whole: float, cuts: list[IntArray]) -> tupl
     low = min(high, whole / table.num_stages)
     while high - low > CLOSE * high:
         aim = (low + high) / 2
-        found = _scan(table, _within(table, aim))
+        found = scan(table, _within(table, aim))
         if found is None:
             low = aim
         else:
