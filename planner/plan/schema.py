@@ -351,5 +351,10 @@ class NoPlan(Part):
     """A time limit or the user stopped the search before anything that fits was found."""
     assumptions: tuple[Assumption, ...] = ()
 
+    @property
+    def fits(self) -> bool:
+        """False, as a plan that does not fit says it too."""
+        return False
+
 
 Answer = Annotated[Plan | NoPlan, Field(union_mode="left_to_right")]

@@ -36,6 +36,8 @@ def render_comparison(found: Comparison, width: int) -> list[Line]:
             ),
         ]
     lines += [BLANK, *_best(found, width)]
+    if found.cheapest is not None:
+        lines += styled(flow(_prices(found), " · ", width, "  Prices of a chip-hour: ", 4), "dim")
     for turn in found.crossovers:
         lines += styled(flow([crossover_words(turn)], " ", width, "  ", 2))
     for row in found.rows:
@@ -53,8 +55,7 @@ def _title(found: Comparison) -> str:
 
 def label(row: Compared) -> str:
     """A row's cluster and what is changed of it."""
-    name = row.cluster.rpartition(":")[0] or row.cluster
-    return f"{name}, {row.what_if}" if row.what_if else name
+    return f"{_name(row)}, {row.what_if}" if row.what_if else _name(row)
 
 
 def _chips(row: Compared) -> str:
@@ -137,6 +138,20 @@ def _best(found: Comparison, width: int) -> list[Line]:
             else f"Fastest: {fast}. Cheapest per token: {cheap}."
         )
     return styled(flow([text], " ", width, "  ", 2), "good")
+
+
+def _prices(found: Comparison) -> list[str]:
+    """What a chip-hour costs on each cluster, and how to state another price."""
+    rows = [row for row in found.rows if row.price is not None and not row.what_if]
+    said = [
+        f"{name} {dollars(price)}"
+        for name, price in {_name(r): r.price or 0.0 for r in rows}.items()
+    ]
+    return [*said, "others: --price NAME=DOLLARS"]
+
+
+def _name(row: Compared) -> str:
+    return row.cluster.rpartition(":")[0] or row.cluster
 
 
 def crossover_words(turn: Crossover) -> str:
