@@ -90,13 +90,14 @@ class Copy:
     """What is kept instead."""
     make: Callable[[Tensor], Tensor]
     users: int = 0
+    taken: int = 0
     value: Tensor | None = None
 
     def take(self) -> Tensor:
         """The tensor, for one of its users."""
         value = self.make(self.source) if self.value is None else self.value
-        self.users -= 1
-        self.value = value if self.users else None
+        self.taken += 1
+        self.value = value if self.taken % self.users else None
         return value
 
 
