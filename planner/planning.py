@@ -84,7 +84,7 @@ def plan(
         return found.model_copy(update={"figures": drawn})
     ruled_out: tuple[Fault, ...] = ()
     if not len(outcome.space.candidates):
-        ruled_out = _fewest_faults(known)
+        ruled_out = _of_the_roles(known, _fewest_faults(known))
         if known.pins.pins or known.pins.operators:
             raise PlannerError(*(_unsatisfied(known) or ruled_out or _nothing_left(known)))
     miss = build_miss(
@@ -283,6 +283,16 @@ def _fewest_faults(known: Understood) -> tuple[Fault, ...]:
         return guilty
     broken = sum((~rule.keeps(task, table)).astype(int) for rule in task.trainer.rules)
     return tuple(faults(task, choices[int(np.argmin(broken))]))
+
+
+def _of_the_roles(known: Understood, broken: tuple[Fault, ...]) -> tuple[Fault, ...]:
+    """Broken rules of the trainer, and that pins on operators do not lift them."""
+    if not known.pins.operators or not broken:
+        return broken
+    *others, last = broken
+    name = known.task.trainer.name
+    line = f"{name} asks this of its axes, however pins let operators be cut: pin other degrees."
+    return (*others, replace(last, fix=(*last.fix, line)))
 
 
 def _unsatisfied(known: Understood) -> tuple[Fault, ...]:

@@ -299,3 +299,11 @@ def test_one_block_on_64_chips_at_once(work):
     assert min(taken) < 0.5
     assert work["priced"] < 1_500
     assert work["entries"] < 2_000_000
+
+
+def test_a_rule_of_the_trainer_holds_however_operators_are_cut():
+    whole = tuple(f"{name}.heads=none" for name in ("attn.core", "attn.out"))
+    fault = refusal("tp=64", *whole, cluster="h100-sxm:64")[-1]
+    assert fault.code == "D02"
+    assert "however pins let operators be cut" in fault.fix[-1]
+    assert not refusal("tp=64", cluster="h100-sxm:64")[-1].fix
