@@ -156,16 +156,18 @@ def test_the_same_effort_gives_the_same_answer():
     assert first.cost == second.cost
     assert first.bound == second.bound
     assert np.array_equal(first.choice, second.choice)
+    assert problem.feasible(first.choice)
+    assert 0.0 <= first.gap < 0.2
 
 
 @needs_numba
-def test_a_time_limit_is_kept_and_leaves_a_bound():
+@pytest.mark.parametrize("seconds", [0.0, 1.0])
+def test_whatever_the_time_there_is_a_choice_and_a_bound(seconds):
     problem = chain(300, 6, 4)
-    got = solve(problem, seconds=3.0)
-    assert got.seconds < 15.0
+    got = solve(problem, seconds=seconds)
     assert problem.feasible(got.choice)
-    assert 0.0 <= got.gap < 0.2
     assert problem.cost(got.choice) == got.cost
+    assert 0.0 <= got.gap < 1.0
 
 
 def test_what_cannot_fit_is_called_infeasible():

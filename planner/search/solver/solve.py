@@ -19,7 +19,7 @@ from planner.search.solver.local import Search
 from planner.search.solver.presolve import Core, InfeasibleError, presolve, without
 from planner.search.solver.problem import Problem
 from planner.search.solver.regions import Regions
-from planner.search.solver.weighted import HAVE_TOULBAR2, solve_weighted
+from planner.search.solver.weighted import HAVE_TOULBAR2, handed_over, solve_weighted
 from planner.units import IntArray
 
 RATE = 0.7
@@ -43,7 +43,9 @@ FIRST_PROBE = 10.0
 BELOW_SHARE = 0.8
 """Part of the remaining time that all these proofs get."""
 HAND_OVER = 2e-6
-"""CPU seconds that a pair of strategies takes until its search begins."""
+"""CPU seconds that each number takes until its search begins."""
+MOST_HANDED = 5_000_000
+"""Numbers above which it is not asked: they would take a gigabyte."""
 FEW = 1500
 """Nodes up to which the search branches where the integer program is too large or did not end."""
 REGION_SHARE = 0.7
@@ -218,6 +220,7 @@ def _rule_out(state: _State, core: Core, dual: Dual) -> Core:
 def _few(state: _State, core: Core, dual: Dual, seed: int) -> None:
     """What takes few nodes only, each for a part of the time that is left."""
     weighted = HAVE_TOULBAR2 and not state.effort and bool(np.isfinite(state.cost))
+    weighted = weighted and handed_over(core.problem, core.timeline) <= MOST_HANDED
     if weighted:
         middle = state.bound + FIRST_GUESS * (state.cost - state.bound)
         _probe(state, core, middle, min(MOST_PROBE, PROBE_SHARE * state.left()))
@@ -227,7 +230,7 @@ def _few(state: _State, core: Core, dual: Dual, seed: int) -> None:
     root.prices = carried(dual.line, dual.best_prices, root.line)
     root.climb(RATE / 2, STEPS // 10, state.clock, 0.1 * state.left())
     state.raise_bound(root.bound + core.constant)
-    _improve(state, core, root, seed, REGION_SHARE / (3 if weighted else 1))
+    _improve(state, core, root, seed, REGION_SHARE / (6 if weighted else 1))
     if weighted:
         _from_below(state, core)
     if not state.done():
@@ -241,21 +244,19 @@ def _from_below(state: _State, core: Core) -> None:
     Once a guess is above the optimum, little is left in which to find it.
     """
     until = state.clock.now() + BELOW_SHARE * state.left()
-    part, seconds = 0.5, FIRST_PROBE
+    seconds = FIRST_PROBE
     while not state.done():
-        guess = min(state.cost, state.bound + part * (state.cost - state.bound))
-        before = state.cost
-        ended = _probe(state, core, guess, min(seconds, until - state.clock.now()))
+        middle = state.bound + 0.5 * (state.cost - state.bound)
+        ended = _probe(state, core, middle, min(seconds, until - state.clock.now()))
         if ended is None:
             return
-        if not ended and state.cost == before:
-            part, seconds = part / 2, seconds * 2
+        seconds *= 1 if ended else 2
 
 
 def _probe(state: _State, core: Core, below: float, seconds: float) -> bool | None:
     """Whether all choices below a cost were searched, of which the best is offered; None without time for it."""
     busy = (time.process_time() - state.began) / max(1e-9, state.clock.now())  # it counts CPU time
-    seconds = seconds * min(1.0, busy) - HAND_OVER * pairs_of(core)
+    seconds = seconds * min(1.0, busy) - HAND_OVER * handed_over(core.problem, core.timeline)
     if seconds < 1.0 or state.done():
         return None
     got = solve_weighted(

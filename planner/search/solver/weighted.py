@@ -32,6 +32,13 @@ VAC = 1
 """Virtual arc consistency before the search: the bound starts at the relaxation's, and the first choices are better."""
 
 
+def handed_over(problem: Problem, line: Timeline) -> int:
+    """Numbers that the solver is given one by one: pairs of strategies, and a term a strategy and time point."""
+    first, second = problem.edges[:, 0], problem.edges[:, 1]
+    pairs = int((problem.sizes[first] * problem.sizes[second]).sum())
+    return pairs + int((np.diff(line.at) * (line.hi - line.lo)).sum())
+
+
 def solve_weighted(problem: Problem, line: Timeline, *, below: float, seconds: int) -> MipAnswer:
     """The cheapest choice under memory that costs less than a known one.
 
