@@ -1,0 +1,59 @@
+"""Plans of versions that did not say which dims tensors have, nor in which order operators take them."""
+
+from __future__ import annotations
+
+import pytest
+from plans import plan
+
+from planner.errors import PlannerError
+from planner.export.dtensor import settings
+from planner.export.targets import export
+from planner.export.view import View
+from planner.plan.schema import Plan
+from planner.runtime.program import program
+from planner.runtime.shrink import shrink
+
+
+def older(name: str) -> Plan:
+    made = plan(name)
+    blocks = tuple(
+        block.model_copy(
+            update={
+                "tensors": {},
+                "arrives": {},
+                "operators": tuple(
+                    op.model_copy(update={"operands": ()}) for op in block.operators
+                ),
+            }
+        )
+        for block in made.blocks
+    )
+    return made.model_copy(update={"blocks": blocks})
+
+
+def test_they_are_not_run() -> None:
+    with pytest.raises(PlannerError, match="in which order operators take tensors") as caught:
+        program(settings(View(older("data"))))
+    assert caught.value.faults[0].code == "W06"
+
+
+def test_what_needs_dims_is_refused_and_all_else_is_written() -> None:
+    with pytest.raises(PlannerError, match="does not say which dims tensors have"):
+        export(older("ascend"), "mindspore")
+    assert export(older("data"), "megatron") == export(plan("data"), "megatron")
+
+
+def test_tied_tables_on_several_stages_are_not_run() -> None:
+    with pytest.raises(PlannerError, match="Tied embeddings on several stages"):
+        shrink(program(settings(View(plan("wide")))))
+
+
+def test_small_plans_keep_every_kind_of_layer_and_their_own_numbers() -> None:
+    """Degrees above one become two, sizes small; what is small already is run as it is."""
+    large = program(settings(View(plan("latent"))))
+    small = shrink(large)
+    assert (large.axes["ep"], small.axes["ep"]) == (32, 2)
+    assert small.ranks == 4
+    assert {"experts" in layer.sizes for layer in small.layers} == {False, True}
+    assert small.head.sizes["vocab"] == 64
+    assert shrink(small) == small
