@@ -189,3 +189,21 @@ def test_an_ordinary_command_refuses_pools():
     with pytest.raises(PlannerError) as caught:
         plan(Question(model="gpt2", cluster=MIXED))
     assert caught.value.faults[0].code == "C06"
+
+
+def test_many_layers_on_many_chips_are_proven_with_few_cuts():
+    """The proof of two pools of 64 chips and 80 layers: nearly all placings are ruled out by their bounds."""
+    question = Question(
+        model="llama-3.1-70b",
+        cluster="a100-sxm-80gb:64 + h100-sxm:64",
+        global_batch=256,
+        seq_len=8192,
+        pins=("cp=1",),
+    )
+    site, pins = site_of(question)
+    found = search_pipelines(site, pins, reached=30.0)
+    assert not found.stopped
+    assert found.best
+    assert found.bound >= found.best[0].step * (1 - 1e-9)
+    assert found.searched > 100_000
+    assert found.refined < found.searched / 1000
