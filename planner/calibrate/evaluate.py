@@ -18,7 +18,7 @@ from planner.calibrate.shapes import NotPricedError
 from planner.candidates import concatenate
 from planner.cost.cut import uniform
 from planner.cost.memory import TERMS, StageMemory
-from planner.cost.prices import Prices, prices, with_cut
+from planner.cost.prices import Prices, as_stated, prices, with_cut
 from planner.cost.states import state_bytes
 from planner.cost.step import makespans, memory_of_stages, shapes, stage_times
 from planner.cost.step import step_seconds as step_of
@@ -171,7 +171,7 @@ def predict_rows(p: Prices, limits: Array | None = None) -> list[Predicted]:
     step = np.empty(n)
     memory: dict[Kind, Array] = {kind: np.empty(n) for kind in KINDS}
     for index in shapes(p):
-        part = p.take(index)
+        part = as_stated(p.take(index))
         times = stage_times(part)
         step[index] = step_of(part, times, makespans(part, times))
         for kind in KINDS:

@@ -1,4 +1,4 @@
-"""What a Megatron run recomputes, from the modules that it names."""
+"""What a Megatron run recomputes, from the modules and the number of layers that it names."""
 
 from __future__ import annotations
 
@@ -22,6 +22,11 @@ MODULES: dict[str, frozenset[str]] = {
     ),
 }
 """Tags or names of the operators of a module of ``--recompute-modules``, or of a shorter word for it."""
+_WHOLE = re.compile(
+    r"granularity[= ]full (?:--recompute-)?method[= ]block (?:--recompute-)?num[_-]layers[= ](\d+)"
+    r"|recompute block, first (\d+) layers|recompute of (\d+) of \d+ layers"
+)
+"""How many layers of every chunk run again as a whole: Megatron's ``--recompute-method block``."""
 _NAMED = re.compile(r"recompute(?:_modules:)? ((?:[a-z_]+, )*[a-z_]+)")
 
 
@@ -33,3 +38,11 @@ def recomputed_modules(run: Run) -> frozenset[str]:
     words = re.split(r"[+, -]+", str(run.parallel.other("recompute_modules") or ""))
     words += re.split(", ", told[1]) if told else []
     return frozenset().union(*(MODULES.get(word, frozenset()) for word in words))
+
+
+def whole_layers(run: Run) -> int | None:
+    """Layers of every chunk that a row recomputes as a whole; None where it says nothing of a number."""
+    if (run.parallel.recompute or "") not in ("full", "partial"):
+        return None
+    told = _WHOLE.search(run.remarks)
+    return int(next(number for number in told.groups() if number)) if told else None

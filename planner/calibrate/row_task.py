@@ -13,7 +13,7 @@ from planner.calibrate.as_run import as_run
 from planner.calibrate.divisions import division
 from planner.calibrate.generators import generator
 from planner.calibrate.mixtures import parts_of
-from planner.calibrate.modules import recomputed_modules
+from planner.calibrate.modules import recomputed_modules, whole_layers
 from planner.calibrate.networks import cluster_of
 from planner.calibrate.remat import kept_products, offload
 from planner.calibrate.runs import Run
@@ -178,6 +178,7 @@ def _cut(run: Run) -> Cut:
     told = _LAST_STAGE.search(str(run.parallel.other("pp_partition") or ""))
     return Cut(
         last=int(told[1]) if told and (run.parallel.vpp or 1) == 1 else None,
+        whole=whole_layers(run),
         shared_ends="vocabulary parallel" in (run.parallel.schedule or ""),
     )
 
@@ -278,6 +279,8 @@ def _shard_group(run: Run, data: int) -> int:
 
 def _recompute(run: Run, found: _Open) -> int:
     word = (run.parallel.recompute or "").lower()
+    if whole_layers(run) is not None:
+        return RECOMPUTE.index("none")
     if not word:
         return found.take("recompute", None, 0, "none")
     if word in RECOMPUTE:

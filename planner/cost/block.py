@@ -15,7 +15,7 @@ import numpy as np
 from planner.candidates import Recompute
 from planner.cost.collectives import collective
 from planner.cost.operator_cost import OperatorCost, operator_cost, stream_bytes
-from planner.cost.saved import kept_bytes, repeated, saved_bytes
+from planner.cost.saved import kept_bytes, recomputed, repeated, saved_bytes
 from planner.cost.setting import Setting, shards
 from planner.cost.strategies import EXPERT, BlockKey, Move, Phase, Structure, roles_of, structure
 from planner.graph.operator import Block, Operator
@@ -117,8 +117,7 @@ def block_cost(s: Setting, block: Block, *, sp: bool) -> BlockCost:
         return sum(own, np.zeros_like(s.sequences))
 
     trainer = s.task.trainer
-    fused = s.task.recipe.fused_attention
-    modes = {mode: trainer.recomputed(mode, fused=fused) for mode in trainer.recompute}
+    modes = {mode: recomputed(s, block, mode) for mode in trainer.recompute}
     saved = {mode: saved_bytes(s, form, tags) for mode, tags in modes.items()}
     peak = _largest(
         s, (stream_bytes(s, block, op, cut) for op, cut in _pairs(form) if "vocab" not in op.dims)
@@ -225,14 +224,28 @@ def _pairs(form: Structure) -> list[tuple[Operator, Split]]:
 
 
 def _launches(s: Setting, form: Structure, tags: frozenset[str], phase: Phase) -> Array:
-    """Operators, of those with these tags, and collectives that the host launches in a phase."""
+    """Operators, of those with these tags, and collectives that the host launches in a phase.
+
+    Backwards an operator counts as launching twice what it does forwards; see :func:`_launched`.
+    """
     again = repeated(form.block, tags)
-    started = (again[op.name] for op in form.block.operators if not op.tags & UNLAUNCHED)
+    started = (
+        again[op.name] * _launched(op, phase)
+        for op in form.block.operators
+        if not op.tags & UNLAUNCHED
+    )
     count = np.full_like(s.sequences, sum(started))
     for move in form.moves if EVERYTHING in tags else ():
         if move.phase == phase:
             count = count + (s.degrees[move.axis] > 1)
     return count
+
+
+def _launched(op: Operator, phase: Phase) -> float:
+    """Share of its usual launches: backwards half where a weight is frozen, none where nothing runs backwards."""
+    if phase == "forward":
+        return 1.0
+    return op.backward / 2.0 if op.kind == "matmul" else float(op.backward > 0.0)
 
 
 def _is_expert(form: Structure, name: str) -> bool:

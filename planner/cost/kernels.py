@@ -44,6 +44,8 @@ attention with learned sinks before cuDNN's fused kernel had them (9.18; verl is
 CAST_BYTES = 4.5
 """Bytes moved for every element of a product's input that is quantised to fp8 or fp4 (read, write, transpose).
 Source: fit on fp8 against bf16 runs, 1.5 × 3 bytes."""
+UNTURNED = 0.75
+"""Share of them that is moved where the weight is frozen: the transposed copy is for its gradient alone."""
 LOSS: Mapping[str, tuple[float, float]] = {
     "fused": (8.0, 10.0),
     "torch": (22.0, 14.0),
@@ -67,6 +69,7 @@ def matmul(
     idle_rows: float = 0.0,
     slowed: float = 1.0,
     misaligned: float = 1.0,
+    cast_bytes: float = CAST_BYTES,
 ) -> Array:
     """Seconds of ``groups`` products of (m, k) by (k, n).
 
@@ -84,6 +87,7 @@ def matmul(
         idle_rows: rows whose time every group loses: ``FEW_ROWS`` for the products of many experts.
         slowed: how many times slower the units run than in one product: ``GROUPED``.
         misaligned: how many times slower they sum than over aligned rows: ``MISALIGNED``.
+        cast_bytes: bytes moved for every element of the rows that is quantised.
 
     Units: seconds.
 
@@ -94,7 +98,7 @@ def matmul(
     wide = chip.peak.get("bf16") or chip.peak.get("fp16") or chip.peak_for(precision)
     start = SHORT_SUM * max(1.0, chip.peak_for(precision) / wide)
     compute = 2.0 * groups * (rows + idle_rows) * n * (misaligned * np.asarray(k) + start) / rate
-    cast = CAST_BYTES * groups * m * np.asarray(k) if precision in QUANTISED else 0.0
+    cast = cast_bytes * groups * m * np.asarray(k) if precision in QUANTISED else 0.0
     stream = np.asarray(size, dtype=np.float64) / (chip.memory_bandwidth * chip.memory_efficiency)
     p = chip.matmul_sharpness
     high, low = np.maximum(compute, stream), np.minimum(compute, stream)

@@ -40,6 +40,7 @@ def operator_cost(s: Setting, block: Block, op: Operator, split: Split) -> Opera
         narrow = "bf16" if precision in QUANTISED and not op.weights else precision
         idle = kernels.FEW_ROWS if op.view == "expert" else 0.0
         slow = {"slowed": _slowed(s, op), "misaligned": _misaligned(s, block, op)}
+        slow["cast_bytes"] = kernels.CAST_BYTES * (kernels.UNTURNED if op.backward < 2.0 else 1.0)
         forward = kernels.matmul(chip, narrow, groups, m, n, k, size, idle_rows=idle, **slow)
         backward = op.backward * forward * kernels.BACKWARD_MATMUL
         widened = _widened_seconds(s, block, op, split)

@@ -16,7 +16,7 @@ from planner.cost.bounds import lower_bound
 from planner.cost.cut import Cut, cut_blocks, narrowed, widened
 from planner.cost.kernels import stream_seconds
 from planner.cost.offload import activation_copies, offloaded
-from planner.cost.partition import block_counts, stages_of
+from planner.cost.partition import block_counts, even_cut, stages_of
 from planner.cost.sends import Sends, sends
 from planner.cost.setting import axis_members
 from planner.cost.states import StateCost, state_cost
@@ -47,7 +47,7 @@ class Prices:
     sends: Sends
     micro_batches: IntArray
     cut: Cut | None = None
-    """How the layers of a single candidate are divided, with a widened table; None for the even cut."""
+    """How the layers of candidates of one shape are divided, with a widened table; None for the even cut."""
     mix: Mix | None = None
     """Where the stages of a single candidate stand on pools of different chips; None on chips of one kind."""
 
@@ -337,11 +337,20 @@ def cut_of(p: Prices) -> Counts:
 
 
 def with_cut(p: Prices, cut: Cut) -> Prices:
-    """A single candidate with another division of its layers than the even one."""
+    """Candidates of one shape with another division of their layers than the even one."""
     kinds = len(p.task.model.blocks)
     table = p.table if p.cut is not None else widened(p.table, kinds)
     mix = p.mix and replace(p.mix, parts=tuple(with_cut(part, cut) for part in p.mix.parts))
     return replace(p, table=table, cut=cut, mix=mix)
+
+
+def as_stated(p: Prices) -> Prices:
+    """Candidates of one shape, cut evenly, with as many layers of every chunk run again as the task states."""
+    if p.task.cut.whole is None or p.cut is not None:
+        return p
+    chunks = int(p.rows.pp[0]), int(p.rows.vpp[0])
+    layers = even_cut(p.task.model.num_layers, *chunks, p.task.cut.last)
+    return with_cut(p, Cut(layers, np.minimum(layers, p.task.cut.whole), np.zeros_like(layers)))
 
 
 def without_cut(p: Prices) -> Prices:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from planner.candidates import Recompute
 from planner.cost.setting import Setting, followed
 from planner.cost.strategies import Structure
 from planner.graph.operator import Block, Operator
@@ -19,6 +20,14 @@ PASSES = frozenset({"memory"})
 """Kinds of operator whose results are made again where every second product is."""
 JOINED = ("pair", "gates")
 """Dims along which one product of the graph stands for two of the model's: key and value, gate and up."""
+
+
+def recomputed(s: Setting, block: Block, mode: Recompute) -> frozenset[str]:
+    """Tags of the operators of a block that a mode recomputes; none of embedding and head: trainers checkpoint layers."""
+    model = s.task.model
+    if block is model.embedding or block is model.head:
+        return frozenset()
+    return s.task.trainer.recomputed(mode, fused=s.task.recipe.fused_attention)
 
 
 def repeated(block: Block, tags: frozenset[str]) -> dict[str, float]:

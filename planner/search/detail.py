@@ -15,7 +15,7 @@ from planner.cost.block import (
 )
 from planner.cost.operator_cost import OperatorCost, operator_cost
 from planner.cost.prices import Prices, block_seconds, without_cut
-from planner.cost.saved import repeated, saved_tensor_bytes, saved_tensors
+from planner.cost.saved import recomputed, repeated, saved_tensor_bytes, saved_tensors
 from planner.cost.setting import Setting, setting
 from planner.cost.strategies import Move, Structure, required, written
 from planner.graph.operator import Block, Operator
@@ -68,7 +68,7 @@ def _mode(p: Prices) -> Recompute:
 
 def _operators(s: Setting, block: Block, mode: Recompute) -> Iterator[OperatorPlan]:
     form = block_structure(s, block, sp=bool(s.rows.sp[0]))
-    tags = s.task.trainer.recomputed(mode, fused=s.task.recipe.fused_attention)
+    tags = recomputed(s, block, mode)
     saved = _saved_by(s, form, tags)
     own = {name for name, _ in s.task.operators[int(s.rows.operators[0])].get(block.name, ())}
     again = repeated(block, tags)

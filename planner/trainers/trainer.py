@@ -217,6 +217,9 @@ class Cut:
 
     last: int | None = None
     """Layers on the last stage; the others share the rest evenly."""
+    whole: int | None = None
+    """Layers of every chunk, from its first on, that run again as a whole, and no others; None where all layers
+    recompute alike."""
     shared_ends: bool = False
     """Embedding and head are split over all stages: what a micro-batch's backward pass starts with is known one round
     later, when all stages have seen it, so that one more is in flight. Source: Yeung et al. 2024, Balancing Pipeline

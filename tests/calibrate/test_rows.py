@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from planner.calibrate.evaluate import predict
 from planner.calibrate.networks import inter_rate, intra_rate
 from planner.calibrate.readings import fits, memory_gib, step_seconds
 from planner.calibrate.row_task import case_of
@@ -313,3 +314,23 @@ def test_fp4_is_priced_where_the_chip_has_it() -> None:
     assert case_of(run(parallel=narrow)).task.recipe.precision == "fp8"
     rack = {"chip_key": "gb200", "intra": None, "inter": None}
     assert case_of(run(parallel=narrow, hardware=rack)).task.recipe.precision == "fp4"
+
+
+def test_some_layers_run_again_as_a_whole() -> None:
+    """Block recompute of n layers lies between none and all, in proportion; of all of them it is full recompute."""
+
+    def priced(recompute: str, notes: str = "") -> tuple[float, float]:
+        found = predict(
+            [case_of(run(parallel={"recompute": recompute, "pp": 1, "dp": 8}, notes=notes))]
+        )[0]
+        return found.step, found.memory["allocated"]
+
+    told = "recompute block, first {} layers"
+    none, whole = priced("none"), priced("full")
+    half, every = priced("full", told.format(16)), priced("full", told.format(32))
+    assert every[0] == pytest.approx(whole[0])
+    assert every[1] == pytest.approx(whole[1])
+    assert half[0] == pytest.approx((none[0] + whole[0]) / 2, rel=1e-3)
+    assert whole[1] < half[1] < none[1]
+    args = "recompute args: granularity=full method=block num_layers=16"
+    assert priced("full", args) == pytest.approx(half)

@@ -8,12 +8,16 @@ import pytest
 
 from planner.api import Question, plan, price
 from planner.candidates import single
+from planner.cost import kernels
+from planner.cost.block import block_cost
 from planner.cost.memory import TERMS
 from planner.cost.optimizers import newton_flops
 from planner.cost.prices import prices
+from planner.cost.setting import setting
 from planner.cost.states import state_bytes
 from planner.cost.step import exact, memory_of_stages, stage_times
 from planner.errors import PlannerError
+from planner.frontends.cluster_file import read_cluster
 from planner.graph.adapters import with_adapters
 from planner.graph.architecture import Attention, Mlp
 from planner.recipe import MOMENT_BYTES, QUANTISED_BITS, Lora, Recipe
@@ -281,3 +285,19 @@ def test_numbers_of_a_plan_with_adapters_in_host_memory_can_be_asked_for(tmp_pat
             given = {quantity.name: quantity.value for quantity in how.inputs}
             value = eval(how.formula, {"max": max, "__builtins__": {}}, given)
             assert value == pytest.approx(how.value, rel=1e-9, abs=1e-9), name
+
+
+def test_frozen_products_launch_once_backwards_and_move_no_transposed_copy():
+    """A frozen product has one product backwards, its sum none; its fp8 input is copied once, not turned as well."""
+    task = tuned(small(), rank=4)
+    slow = replace(task.trainer, overhead=replace(task.trainer.overhead, operator=1.0))
+    s = setting(replace(task, trainer=slow), single(dp=8))
+    block = task.model.blocks[0]
+    cost = block_cost(s, block, sp=False)
+    launched = sum(min(2.0, op.backward) for op in block.operators)
+    assert launched < 2 * len(block.operators)
+    assert cost.backward[0] == pytest.approx(launched)
+    chip = read_cluster("h100-sxm:8").chip
+    shape = (chip, "fp8", 1, 4096, 4096, 4096, 3 * 4096**2)
+    turned, frozen = kernels.matmul(*shape), kernels.matmul(*shape, cast_bytes=3.375)
+    assert turned - frozen == pytest.approx(kernels.stream_seconds(chip, 1.125 * 4096**2))
