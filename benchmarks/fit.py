@@ -3,7 +3,9 @@
     python -m benchmarks.fit [--write]
 
 Prints every factor with its spread; ``--write`` multiplies the numbers in hardware_profiles/ and in
-planner/trainers/generations.json by them and notes the rows that they rest on. Validation runs are not read.
+planner/trainers/generations.json by them and notes, in hardware_profiles/fitted.json and beside the generation's
+numbers, the prior, the spread and the rows. The prior is what a number was before any fit, so that a second fit on the
+same runs ends where the first did. Validation runs are not read.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 from planner.calibrate.fit import Fitted, Parameter, fit, owners
@@ -18,6 +21,7 @@ from planner.calibrate.row_task import Case, case_of
 from planner.calibrate.runs import read_runs
 from planner.calibrate.shapes import NotPricedError
 from planner.trainers.generations import PARTS, PATH, generation
+from planner.units import Json
 
 ROOT = Path(__file__).resolve().parents[1]
 RUNS = ROOT / "benchmarks" / "runs" / "calibration.jsonl"
@@ -38,10 +42,11 @@ SOFTWARE_FIELDS = (
     ("sends", 0.3),
 )
 LINK_FIELDS = (("efficiency", 0.10), ("latency", 0.4))
+FITTED = ROOT / "hardware_profiles" / "fitted.json"
 MOST_EFFICIENT = 0.95
 """No product sustains more of the data sheet's peak."""
-UNCHANGED = 0.005
-"""Factors nearer to 1 than this say nothing: the number stays as its source has it."""
+UNCHANGED = 0.02
+"""Nearer to its prior than this, as a share, a number stays as its source has it."""
 
 
 def cases() -> list[Case]:
@@ -67,13 +72,11 @@ def parameters(some: list[Case]) -> list[Parameter]:
         mine = owners(case)
         chip = case.task.cluster.chip
         for field, width in CHIP_FIELDS:
-            name, _, precision = field.partition(".")
-            if precision == "fp8" and case.task.recipe.precision != "fp8":
+            if field.endswith("fp8") and case.task.recipe.precision != "fp8":
                 continue
-            held = getattr(chip, name)
-            value = held.get(precision, held.get("fp16", 1.0)) if precision else held
-            found["chip", chip.name, field] = Parameter(
-                "chip", chip.name, field, width, high=MOST_EFFICIENT / value
+            one = Parameter("chip", chip.name, field, width)
+            found["chip", chip.name, field] = replace(
+                one, high=MOST_EFFICIENT / _present(one, [case])
             )
         for name in mine["software"]:
             for field, width in SOFTWARE_FIELDS:
@@ -87,7 +90,34 @@ def parameters(some: list[Case]) -> list[Parameter]:
         for name in mine["link"]:
             for field, width in LINK_FIELDS:
                 found["link", name, field] = Parameter("link", name, field, width)
-    return [found[key] for key in sorted(found)]
+    notes = _notes()
+    return [replace(found[key], centre=_centre(notes, found[key], some)) for key in sorted(found)]
+
+
+def _notes() -> dict[str, dict[str, dict[str, Json]]]:
+    """What is noted of every fitted number, by kind and owner."""
+    software = {name: data.get("fitted", {}) for name, data in json.loads(PATH.read_text()).items()}
+    return {**json.loads(FITTED.read_text()), "software": software}
+
+
+def _centre(notes: dict[str, dict[str, dict[str, Json]]], p: Parameter, some: list[Case]) -> float:
+    """The prior's value over the present one."""
+    note = notes[p.kind].get(p.owner, {}).get(p.field)
+    return 1.0 if note is None else float(note["prior"]) / _present(p, some)
+
+
+def _present(p: Parameter, some: list[Case]) -> float:
+    """The number as the data have it."""
+    if p.kind == "software":
+        return _value(p.owner, p.field)
+    clusters = (case.task.cluster for case in some if p.owner in owners(case)[p.kind])
+    cluster = next(clusters)
+    if p.kind == "link":
+        level = next(level for level in cluster.levels if level.link == p.owner)
+        return float(getattr(level, p.field))
+    name, _, precision = p.field.partition(".")
+    held = getattr(cluster.chip, name)
+    return float(held.get(precision, held.get("fp16", 1.0)) if precision else held)
 
 
 def _says(case: Case, field: str) -> bool:
@@ -110,27 +140,40 @@ def _value(name: str, field: str) -> float:
     return float(getattr(part, field))
 
 
-def write(fitted: list[Fitted]) -> None:
+def write(fitted: list[Fitted], some: list[Case]) -> None:
     """Multiply the data by the factors."""
-    data = json.loads(PATH.read_text())
+    data, hardware = json.loads(PATH.read_text()), json.loads(FITTED.read_text())
     for item in fitted:
         p = item.parameter
-        if abs(item.factor - 1.0) < UNCHANGED:
+        told = abs(item.factor / p.centre - 1.0) >= UNCHANGED
+        if not told and p.centre == 1.0:
             continue
-        if p.kind == "software":
-            data[p.owner][p.field] = float(f"{_value(p.owner, p.field) * item.factor:.4g}")
-            note = {"spread": round(item.spread, 3), "rows": item.rows}
-            data[p.owner].setdefault("fitted", {})[p.field] = note
+        value = _present(p, some)
+        factor = item.factor if told else p.centre
+        prior = float(f"{p.centre * value:.4g}")
+        software = p.kind == "software"
+        notes = (
+            data[p.owner].setdefault("fitted", {})
+            if software
+            else hardware[p.kind].setdefault(p.owner, {})
+        )
+        notes.pop(p.field, None)
+        if told:
+            spread = round(item.spread, 3)
+            notes[p.field] = {"prior": prior, "spread": spread, "rows": item.rows}
+        if software:
+            data[p.owner][p.field] = float(f"{value * factor:.4g}")
         elif p.kind == "chip":
-            _write_chip(item)
+            _write_chip(p, factor)
         else:
-            _write_link(item)
+            _write_link(p, factor)
     PATH.write_text(json.dumps(data, indent=1) + "\n")
+    FITTED.write_text(json.dumps(hardware, indent=1, sort_keys=True) + "\n")
 
 
-def _write_chip(item: Fitted) -> None:
-    path = ROOT / "hardware_profiles" / "chips" / f"{item.parameter.owner}.yaml"
-    name, _, precision = item.parameter.field.partition(".")
+def _write_chip(p: Parameter, factor: float) -> None:
+    path = ROOT / "hardware_profiles" / "chips" / f"{p.owner}.yaml"
+    name, _, precision = p.field.partition(".")
     text = path.read_text()
     words = ("bf16", "fp16") if precision == "bf16" else (precision,)
     line = re.search(rf"(?m)^{name}:.*(?:\n  .*)*", text)
@@ -140,7 +183,7 @@ def _write_chip(item: Fitted) -> None:
     for word in words if precision else (name,):
         scaled = re.sub(
             rf"(\b{word}: )([0-9.]+)",
-            lambda m: f"{m[1]}{float(m[2]) * item.factor:.3g}",
+            lambda m: f"{m[1]}{float(m[2]) * factor:.3g}",
             scaled,
             count=1,
         )
@@ -148,12 +191,12 @@ def _write_chip(item: Fitted) -> None:
     path.write_text(text)
 
 
-def _write_link(item: Fitted) -> None:
+def _write_link(p: Parameter, factor: float) -> None:
     path = ROOT / "hardware_profiles" / "links.yaml"
-    key = {"latency": "latency_us"}.get(item.parameter.field, item.parameter.field)
-    head, mark, rest = path.read_text().partition(f"\n{item.parameter.owner}:\n")
+    key = {"latency": "latency_us"}.get(p.field, p.field)
+    head, mark, rest = path.read_text().partition(f"\n{p.owner}:\n")
     rest = re.sub(
-        rf"(  {key}: )([0-9.]+)", lambda m: f"{m[1]}{float(m[2]) * item.factor:.3g}", rest, count=1
+        rf"(  {key}: )([0-9.]+)", lambda m: f"{m[1]}{float(m[2]) * factor:.3g}", rest, count=1
     )
     path.write_text(head + mark + rest)
 
@@ -169,7 +212,7 @@ def main() -> None:
             f"{item.parameter.name:45} × {item.factor:.3f} ± {item.spread:.3f}  ({item.rows} rows)"
         )
     if options.write:
-        write(found)
+        write(found, some)
 
 
 if __name__ == "__main__":

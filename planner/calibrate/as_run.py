@@ -33,9 +33,7 @@ def generation_name(software: Software, traits: Mapping[str, Json]) -> str:
         return "torchtitan-2024" if traits["in_2024"] else "torchtitan"
     if name in ("mindspeed", "ascendspeed"):
         return "mindspeed-mc2" if overlapped else "mindspeed"
-    if name == "nemo":
-        return "nemo-overlap" if overlapped else "nemo"
-    if name in ("megatron-core", "unknown") and software.trainer.name == "megatron":
+    if name in ("megatron-core", "nemo", "unknown") and software.trainer.name == "megatron":
         return "megatron-core-overlap" if overlapped else "megatron-core"
     if software.trainer.name == "fsdp" and name not in ("foundry", "deepspeed", "alpa-dp"):
         return "fsdp-flash-1" if software.attention == "flash-1" else "fsdp"
@@ -60,7 +58,7 @@ def as_run(software: Software, traits: Mapping[str, Json]) -> Trainer:
         changes["ep"] = OVERLAPPED_EXPERTS * data.get("ep", base.overlap.ep)
     if traits["dispatcher"]:
         changes["sends_once"] = True
-    if traits["bf16_gradients"]:
+    if traits["bf16_gradients"] or software.name == "nemo":
         changes["gradient_bytes"] = 2.0
     if traits["recomputes"] and base is BASES["megatron"]:
         changes["selective"] = traits["recomputes"]

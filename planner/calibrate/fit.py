@@ -10,11 +10,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import cast
 
 import numpy as np
 from scipy.optimize import least_squares
-from scipy.sparse import csr_matrix, lil_matrix
 
 from planner.calibrate.as_run import generation_name
 from planner.calibrate.evaluate import predict
@@ -30,8 +28,8 @@ NOISE = 0.06
 
 INSIDE = 0.02
 """How far, log, the search begins within its bounds: from a bound itself no step leads anywhere."""
-FEW = 8
-"""Parameters up to which nothing is gained by knowing which rows depend on which."""
+MOVED = 1e-3
+"""Log of the factor by which a number is moved to see what depends on it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +48,8 @@ class Parameter:
     low: float = 0.4
     high: float = 2.5
     """Bounds of the factor."""
+    centre: float = 1.0
+    """Factor that the prior holds most likely: 1 where the number in the data is the prior's."""
 
     @property
     def name(self) -> str:
@@ -160,31 +160,40 @@ def fit(
         weight = np.full(len(cases), 1 / noise)
     measured = np.log([step_seconds(case.run)[0] or np.nan for case in cases])
     width = np.array([p.width for p in parameters])
+    centre = np.log([p.centre for p in parameters])
+
+    def errors(x: Array, which: Sequence[int]) -> Array:
+        factors = dict(zip(parameters, np.exp(x).tolist(), strict=True))
+        steps = [found.step for found in predict([apply(cases[i], factors) for i in which])]
+        return np.asarray(np.log(steps) - measured[which])
 
     def residuals(x: Array) -> Array:
-        factors = dict(zip(parameters, np.exp(x).tolist(), strict=True))
-        steps = [found.step for found in predict([apply(case, factors) for case in cases])]
-        error = np.log(steps) - measured
+        error = errors(x, range(len(cases)))
         told(f"mean |log error| {np.abs(error).mean():.4f}")
-        return np.concatenate([weight * error, x / width])
+        return np.concatenate([weight * error, (x - centre) / width])
 
-    pattern = lil_matrix((len(cases) + len(parameters), len(parameters)), dtype=int)
-    pattern[: len(cases)] = np.array(touched, dtype=int)
-    pattern[np.arange(len(parameters)) + len(cases), np.arange(len(parameters))] = 1
+    def slopes(x: Array) -> Array:
+        base = errors(x, range(len(cases)))
+        found = np.zeros((len(cases), len(parameters)))
+        for column, mine in enumerate(map(np.flatnonzero, np.array(touched).T)):
+            moved = x.copy()
+            moved[column] += MOVED
+            found[mine, column] = (errors(moved, mine) - base[mine]) / MOVED
+        return np.vstack([weight[:, None] * found, np.diag(1 / width)])
+
     low, high = (np.log([getattr(p, end) for p in parameters]) for end in ("low", "high"))
     found = least_squares(
         residuals,
         np.clip(0.0, low + INSIDE, high - INSIDE),
         bounds=(low, high),
         loss="soft_l1",
-        jac_sparsity=pattern if len(parameters) > FEW else None,
-        diff_step=np.full(len(parameters), 1e-3),
+        jac=slopes,
         x_scale=width,
         ftol=1e-4,
         xtol=1e-4,
         max_nfev=12,
     )
-    jacobian = np.asarray(csr_matrix(cast(Array, found.jac)).toarray(), dtype=np.float64)
+    jacobian = np.asarray(found.jac, dtype=np.float64)
     spread = np.sqrt(np.diag(np.linalg.pinv(jacobian.T @ jacobian)))
     rows = np.array(touched).sum(axis=0)
     return [

@@ -42,6 +42,8 @@ PRECISION_WORDS: tuple[tuple[str, Precision], ...] = (
     ("fp32", "fp32"),
 )
 """First word found in what the row says; the precision that we price."""
+PRECISIONS: tuple[Precision, ...] = ("fp4", "fp8", "bf16", "fp16", "fp32")
+"""From narrow to wide: where a chip lacks one, what ran there ran in the next that it has."""
 _IN_2024 = re.compile(r"(^|[^0-9])(20)?24(0[1-9]|1[0-2])([^0-9]|$)")
 """A year and month of 2024 in a name, as in ``llama3_h100_202412``."""
 _YEAR = re.compile(r"\b20\d\d\b")
@@ -338,16 +340,16 @@ def _lora(run: Run, found: _Open) -> Lora | None:
 
 def _precision(run: Run, chip: Chip, found: _Open) -> Precision:
     word = (run.parallel.precision or "").lower()
+    named = next((name for part, name in PRECISION_WORDS if part in (word or "bf16")), None)
+    if named is None:
+        raise NotPricedError(f"unsupported precision: {word}")
+    wider = PRECISIONS[PRECISIONS.index(named) :]
+    precision = next((name for name in wider if name in chip.peak), named)
     if not word:
-        found.texts.append("precision bf16")
-        return "bf16"
-    for part, named in PRECISION_WORDS:
-        if part in word:
-            precision = "fp8" if named == "fp4" and "fp4" not in chip.peak else named
-            if part != precision:
-                found.texts.append(f"precision '{word}' priced as {precision}")
-            return precision
-    raise NotPricedError(f"unsupported precision: {word}")
+        found.texts.append(f"precision {precision}")
+    elif precision not in word:
+        found.texts.append(f"precision '{word}' priced as {precision}")
+    return precision
 
 
 def _traits(run: Run, software: Software) -> dict[str, Json]:

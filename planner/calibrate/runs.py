@@ -38,8 +38,8 @@ def _joined(value: Json) -> Json:
 Count = Annotated[int, BeforeValidator(_whole), Field(ge=1, le=10**9)]
 Size = Annotated[int, BeforeValidator(_whole), Field(ge=-1, le=10**9)]
 Amount = Annotated[float, Field(gt=0, lt=1e15)]
-
-
+Word = Annotated[str, BeforeValidator(lambda value: "" if value is None else value)]
+"""Text; empty where a row has null, as rows have for what a source does not say."""
 Names = Annotated[str, BeforeValidator(_joined)]
 """A name, or several as a list or with their counts."""
 
@@ -57,8 +57,8 @@ class Part(BaseModel):
 class ModelFacts(Part):
     """Shape of the model; None where the source does not say."""
 
-    name: str = ""
-    type: str = ""
+    name: Word = ""
+    type: Word = ""
     """``llama``, ``gpt``, ``moe``, ``bert``, ``vit`` or ``other``."""
     layers: Count | None = None
     hidden: Count | None = None
@@ -81,7 +81,7 @@ class ModelFacts(Part):
 class HardwareFacts(Part):
     """What it ran on."""
 
-    chip: Names = ""
+    chip: Annotated[Word, BeforeValidator(_joined)] = ""
     chip_key: Names | None = None
     chips_per_node: Count | None = None
     num_chips: Count | None = None
@@ -128,10 +128,10 @@ class Run(Part):
     """One measured run."""
 
     id: str = Field(min_length=1)
-    source: str = ""
-    group: str = ""
+    source: Word = ""
+    group: Word = ""
     """Runs of one cluster, software and model family."""
-    quality: str = ""
+    quality: Word = ""
     """``A`` complete, ``B`` one detail assumed, ``C`` a detail missing."""
     complete: bool | None = None
     notes: str | None = None

@@ -23,7 +23,7 @@ JOINED = ("pair", "gates")
 
 
 def recomputed(s: Setting, block: Block, mode: Recompute) -> frozenset[str]:
-    """Tags of the operators of a block that a mode recomputes; none of embedding and head: trainers checkpoint layers."""
+    """Tags of the operators of a block that a mode recomputes; none of embedding and head: layers are checkpointed."""
     model = s.task.model
     if block is model.embedding or block is model.head:
         return frozenset()

@@ -68,6 +68,22 @@ def generation(name: str) -> Trainer:
     return varied(BASES[table()[name]["base"]], table()[name], name)
 
 
+CURRENT = {"megatron": "megatron-core-overlap", "mindspore": "mindspore"}
+"""Generation of the release that plans are made for, with the arguments that a plan's files turn on; trainers without
+one have the numbers of their runs themselves."""
+
+
+def current(trainer: Trainer) -> Trainer:
+    """The trainer with the overlap and overhead that its newest measured runs show, so that a plan is priced as a run.
+
+    What a plan's files choose beyond that (dispatcher, what is recomputed, the loss, bytes) stays the trainer's own.
+    """
+    if trainer.name not in CURRENT:
+        return trainer
+    measured = generation(CURRENT[trainer.name])
+    return replace(trainer, overlap=measured.overlap, overhead=measured.overhead)
+
+
 def varied(base: Trainer, values: dict[str, Json], name: str) -> Trainer:
     """A trainer with some numbers of its parts and some flags replaced."""
     parts = {

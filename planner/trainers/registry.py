@@ -7,6 +7,7 @@ from dataclasses import replace
 from planner.candidates import SCHEDULES, SPLIT, Candidates
 from planner.errors import Fault, PlannerError, listed, nearest
 from planner.trainers.fsdp import FSDP
+from planner.trainers.generations import current
 from planner.trainers.megatron import MEGATRON
 from planner.trainers.mindspore import MINDSPORE
 from planner.trainers.rules import allowed, broken
@@ -14,8 +15,8 @@ from planner.trainers.torchtitan import TORCHTITAN
 from planner.trainers.trainer import Task, Trainer
 from planner.trainers.wording import value
 
-TRAINERS: tuple[Trainer, ...] = (MEGATRON, TORCHTITAN, FSDP, MINDSPORE)
-DEFAULT = MEGATRON
+TRAINERS: tuple[Trainer, ...] = tuple(map(current, (MEGATRON, TORCHTITAN, FSDP, MINDSPORE)))
+DEFAULT = TRAINERS[0]
 
 
 def get_trainer(name: str) -> Trainer:
