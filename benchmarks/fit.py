@@ -43,6 +43,13 @@ SOFTWARE_FIELDS = (
 )
 LINK_FIELDS = (("efficiency", 0.10), ("latency", 0.4))
 FITTED = ROOT / "hardware_profiles" / "fitted.json"
+TWINS = {
+    "a100-sxm-80gb": ("a800-sxm-80gb",),
+    "ascend-910b2": ("ascend-910b1", "ascend-910b3", "ascend-910b4"),
+    "h100-sxm": ("h800-sxm",),
+    "v100-sxm-16gb": ("v100-sxm-32gb",),
+}
+"""Chips of one design that no calibration run was made on: they take the numbers of the one that has runs."""
 MOST_EFFICIENT = 0.95
 """No product sustains more of the data sheet's peak."""
 UNCHANGED = 0.02
@@ -164,16 +171,17 @@ def write(fitted: list[Fitted], some: list[Case]) -> None:
         if software:
             data[p.owner][p.field] = float(f"{value * factor:.4g}")
         elif p.kind == "chip":
-            _write_chip(p, factor)
+            for name in (p.owner, *TWINS.get(p.owner, ())):
+                _write_chip(name, p.field, value * factor)
         else:
             _write_link(p, factor)
     PATH.write_text(json.dumps(data, indent=1) + "\n")
     FITTED.write_text(json.dumps(hardware, indent=1, sort_keys=True) + "\n")
 
 
-def _write_chip(p: Parameter, factor: float) -> None:
-    path = ROOT / "hardware_profiles" / "chips" / f"{p.owner}.yaml"
-    name, _, precision = p.field.partition(".")
+def _write_chip(chip: str, field: str, value: float) -> None:
+    path = ROOT / "hardware_profiles" / "chips" / f"{chip}.yaml"
+    name, _, precision = field.partition(".")
     text = path.read_text()
     words = ("bf16", "fp16") if precision == "bf16" else (precision,)
     line = re.search(rf"(?m)^{name}:.*(?:\n  .*)*", text)
@@ -183,7 +191,7 @@ def _write_chip(p: Parameter, factor: float) -> None:
     for word in words if precision else (name,):
         scaled = re.sub(
             rf"(\b{word}: )([0-9.]+)",
-            lambda m: f"{m[1]}{float(m[2]) * factor:.3g}",
+            lambda m: f"{m[1]}{value:.3g}",
             scaled,
             count=1,
         )

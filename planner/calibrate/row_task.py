@@ -331,7 +331,7 @@ def _lora(run: Run, found: _Open) -> Lora | None:
     if "attention" not in words:
         targets = ("attention", "mlp")
         found.texts.append("adapters on attention and mlp")
-    bits: Literal[8, 16] = 16
+    bits: Literal[4, 8, 16] = 4 if re.search(r"qlora|4-bit|nf4", f"{tuned} {words}") else 16
     if "mlperf" in run.source.lower() and "fp8" in (run.parallel.precision or "").lower():
         bits = 8
         found.texts.append("frozen weights stored in fp8")

@@ -114,7 +114,10 @@ _OLD_SOURCES = re.compile(r"Korthikanti|Narayanan|Smith et al")
 
 
 def software_of(run: Run) -> Software:
-    """The family of a row's software, with what the row itself says about attention."""
+    """The family of a row's software, with what the row itself says about attention.
+
+    llm-foundry's tables of A100 ran Triton's first FlashAttention, the default of its submit_benchmarks.py then.
+    """
     framework = (run.parallel.framework or "").lower()
     found = next((s for pattern, s in FAMILIES if re.search(pattern, framework)), None)
     if found is None:
@@ -128,6 +131,8 @@ def software_of(run: Run) -> Software:
         found = replace(_OLD, name="megatron-2021")
         if "Korthikanti" in run.source:
             found = replace(found, name="megatron-2022")
+    if found.name == "foundry" and "a100" in (run.hardware.chip_key or ""):
+        found = replace(found, attention="flash-1")
     kernel = str(run.parallel.other("kernel") or "").lower()
     stated = next((k for pattern, k in _KERNELS if kernel and re.search(pattern, kernel)), None)
     if stated is None and _UNFUSED_NOTES.search(run.remarks):

@@ -41,6 +41,8 @@ MODELS: dict[str, tuple[Any, ...]] = {
     "qwen3-235b": ("moe", 94, 4096, 64, 4, 12288, 151936),
     "deepseek-v2-lite": ("moe", 27, 2048, 16, 16, 10944, 102400),
     "moonlight": ("moe", 27, 2048, 16, 16, 11264, 163840),
+    "mixtral-8x7b": ("moe", 32, 4096, 32, 8, 14336, 32000),
+    "qwen2-72b": ("llama", 80, 8192, 64, 8, 29568, 152064),
 }
 LITE = {"q_lora": None, "kv_lora": 512, "qk_nope": 128, "qk_rope": 64, "v_head": 128}
 SPARSE = {
@@ -53,11 +55,13 @@ EXTRA: dict[str, dict[str, Any]] = {
     "qwen3-235b": {"head_dim": 128, "experts": 128, "top_k": 8, "moe_ffn": 1536},
     "deepseek-v2-lite": SPARSE,
     "moonlight": SPARSE,
+    "mixtral-8x7b": {"experts": 8, "top_k": 2, "moe_ffn": 14336},
 }
 DEEPSPEED, MEGATRON = "DeepSpeed ZeRO-3 (HF)", "Megatron-Core"
 OLD, BRIDGE = "GPT-NeoX", "Megatron-Bridge"
 AGAIN = {"framework": OLD, "recompute": "full", "precision": "fp16"}
 FP8 = {"framework": BRIDGE, "precision": "fp8", "global_batch": 32}
+LORA, QLORA = {"finetune": "lora"}, {"finetune": "qlora"}
 
 
 @dataclass(frozen=True)
@@ -139,6 +143,15 @@ TABLE = (
          notes="torch.compile", wrong="78 of 79 GiB: that engine's linear and loss in one keep no logits"),
     Case("A45", "llama-3-70b", "h100-sxm", 32, _pipe(**FP8, tp=4, pp=4, vpp=5), 4096, gib=(53, 65)),
     Case("A45", "llama-3-70b", "h100-sxm", 32, _pipe(**FP8, tp=4, pp=8), 4096, gib=(45, 58)),
+    Case("A10", "mixtral-8x7b", "a800-sxm-80gb", 8, _zero(0, **LORA), 1024, fits=False),
+    Case("A10", "mixtral-8x7b", "a800-sxm-80gb", 8, _zero(3, **LORA), 1024, fits=True),
+    Case("A11", "mixtral-8x7b", "l40s", 8, _zero(3, **LORA), 1024, fits=True, notes="once loaded"),
+    Case("A12", "qwen2-72b", "ascend-910b3", 16, _zero(3, **LORA), 1024, fits=True, notes="once loaded"),
+    Case("A15", "llama-3-8b", "h100-sxm", 1, _zero(3, **QLORA), 51974, fits=False),
+    Case("A35", "qwen3-235b", "ascend-910b3", 32, _pipe(tp=4, pp=2, ep=8, etp=1, finetune="lora",
+         offload="optimizer"), 1024, gib=(28, 38), notes="less the single request of 26 GiB on top"),
+    Case("A59", "llama-2-70b", "rtx-3090", 2, _zero(3, **QLORA), 512, fits=False),
+    Case("A60", "mixtral-8x7b", "a10g", 4, _zero(2, **QLORA), fits=False),
     Case("A49", "llama-3.1-405b", "h100-sxm", 512, {"framework": "torchtitan", "zero": 3, "tp": 8, "pp": 8,
          "micro_batch": 4, "global_batch": 256, "recompute": "full", "precision": "fp8"}, 8192, gib=(74, 91),
          wrong="66 GiB: gathered weights and whole gradients between stages are there, 17 GiB more are not explained"),
@@ -232,8 +245,7 @@ NO_LAYOUT = {
     "A08": "sequence and micro-batch, which decide, are not in the report",
     "A09": "as A08; logits and activations do not depend on dp, which test_memory.py has",
     "A26": "a module of the user's own",
-    "A35": "LoRA", "A36": "LoRA, vision", "A10": "LoRA", "A11": "LoRA", "A12": "LoRA", "A13": "LoRA",
-    "A15": "LoRA", "A59": "LoRA", "A60": "LoRA", "A47": "Mamba layers",
+    "A13": "neither its sequence nor its micro-batch", "A36": "vision, no degrees", "A47": "Mamba layers",
     "A39": "two releases of FSDP, 16 GB apart for one layout",
     "A40": "no layout in the report",
     "A56": "several models on the same chips",
