@@ -110,8 +110,8 @@ def test_rates_inside_nodes() -> None:
         ({"hardware": {"chip_key": "abacus"}}, "unsupported chip: abacus"),
         ({"hardware": {"num_chips": None}}, "missing fact: number of chips"),
         (
-            {"hardware": {"chip_key": "a100-sxm-80gb"}, "parallel": {"precision": "fp8"}},
-            "precision",
+            {"parallel": {"precision": "int4"}},
+            "unsupported precision: int4",
         ),
         ({"parallel": {"dp": None, "tp": None, "pp": None}}, "how the model was divided"),
         ({"parallel": {"dp": 3}}, "is not 16 chips"),
@@ -310,6 +310,13 @@ def test_what_a_row_says_of_stages_modules_and_windows() -> None:
 
 
 def test_fp4_is_priced_where_the_chip_has_it() -> None:
+    volta = {"chip_key": "v100-sxm-16gb"}
+    assert (
+        case_of(run(parallel={"precision": None}, hardware=volta)).task.recipe.precision == "fp16"
+    )
+    ampere = case_of(run(parallel={"precision": "fp8"}, hardware={"chip_key": "a100-sxm-80gb"}))
+    assert ampere.task.recipe.precision == "bf16"
+    assert "precision 'fp8' priced as bf16" in ampere.assumed
     narrow = {"precision": "nvfp4"}
     assert case_of(run(parallel=narrow)).task.recipe.precision == "fp8"
     rack = {"chip_key": "gb200", "intra": None, "inter": None}
@@ -334,3 +341,9 @@ def test_some_layers_run_again_as_a_whole() -> None:
     assert whole[1] < half[1] < none[1]
     args = "recompute args: granularity=full method=block num_layers=16"
     assert priced("full", args) == pytest.approx(half)
+
+
+def test_null_words_are_what_a_source_does_not_say() -> None:
+    silent = run(model={"name": None}, hardware={"chip": None}, source=None, notes=None)
+    assert (silent.model.name, silent.hardware.chip, silent.source) == ("", "", "")
+    assert case_of(silent).software.name == case_of(run()).software.name
