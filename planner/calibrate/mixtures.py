@@ -84,7 +84,8 @@ def parts_of(run: Run) -> tuple[tuple[HardwareFacts, ...], tuple[str, ...]]:
         sized = [(INSTANCES[name].chip, INSTANCES[name].chips * count) for name, count in nodes]
         networks = [INSTANCES[name].network for name, _ in nodes]
         return _with_networks(sized, run, networks), (f"cluster {told}",)
-    if not any(len(_named(text or "")) > 1 for text in (facts.chip, facts.chip_key)):
+    sole = len(_named(facts.chip_key or "")) < 2 and _chip(facts.chip_key or "") is not None
+    if sole or not any(len(_named(text or "")) > 1 for text in (facts.chip, facts.chip_key)):
         return (), ()
     return _halved([chip for chip, _ in named[0]], run)
 
