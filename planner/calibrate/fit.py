@@ -193,10 +193,13 @@ def fit(
         xtol=1e-4,
         max_nfev=12,
     )
-    jacobian = np.asarray(found.jac, dtype=np.float64)
-    spread = np.sqrt(np.diag(np.linalg.pinv(jacobian.T @ jacobian)))
-    rows = np.array(touched).sum(axis=0)
+    spread, rows = _spread(np.asarray(found.jac)), np.array(touched).sum(axis=0)
     return [
         Fitted(p, float(np.exp(x)), float(s), int(n))
         for p, x, s, n in zip(parameters, found.x, spread, rows, strict=True)
     ]
+
+
+def _spread(jacobian: Array) -> Array:
+    """Standard deviation of every log factor where residuals have these slopes."""
+    return np.asarray(np.sqrt(np.diag(np.linalg.pinv(jacobian.T @ jacobian))))
