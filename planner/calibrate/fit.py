@@ -178,7 +178,7 @@ def fit(
         for column, mine in enumerate(map(np.flatnonzero, np.array(touched).T)):
             moved = x.copy()
             moved[column] += MOVED
-            found[mine, column] = (errors(moved, mine) - base[mine]) / MOVED
+            found[mine, column] = (errors(moved, mine.tolist()) - base[mine]) / MOVED
         return np.vstack([weight[:, None] * found, np.diag(1 / width)])
 
     low, high = (np.log([getattr(p, end) for p in parameters]) for end in ("low", "high"))
@@ -193,11 +193,10 @@ def fit(
         xtol=1e-4,
         max_nfev=12,
     )
-    spread, rows = _spread(np.asarray(found.jac)), np.array(touched).sum(axis=0)
-    return [
-        Fitted(p, float(np.exp(x)), float(s), int(n))
-        for p, x, s, n in zip(parameters, found.x, spread, rows, strict=True)
-    ]
+    each = zip(
+        parameters, found.x, _spread(np.asarray(found.jac)), zip(*touched, strict=True), strict=True
+    )
+    return [Fitted(p, float(np.exp(x)), float(s), sum(rows)) for p, x, s, rows in each]
 
 
 def _spread(jacobian: Array) -> Array:
