@@ -249,14 +249,28 @@ def state_seconds(p: Prices) -> tuple[Array, Array]:
 
 
 def step_bound(p: Prices) -> Array:
-    """A lower bound on the step. Seconds, ``(n,)``.
+    """A lower bound on the step with stages as even as they can be. Seconds, ``(n,)``.
 
-    The makespan is no less than :func:`planner.cost.schedule.lower_bound`, which holds for any division into stages,
-    nor than the work of the busiest stage. Gradient reduction, its hiding behind one micro-batch and the optimizer are
-    convex in a stage's parameters and time, so that the worst stage is no better than the mean one (Jensen).
+    The makespan is no less than that of any division into stages, nor than the work of the busiest stage.
+    """
+    forward, backward = block_seconds(p)
+    busiest = p.micro_batches * busiest_stage(p, forward + backward)
+    return _step_bound(p, forward, backward, busiest)
+
+
+def any_step_bound(p: Prices) -> Array:
+    """A lower bound on the step that holds for any division into stages. Seconds, ``(n,)``."""
+    return _step_bound(p, *block_seconds(p), np.zeros(1))
+
+
+def _step_bound(p: Prices, forward: Array, backward: Array, least: Array) -> Array:
+    """A lower bound on the step where the makespan takes no less than some seconds.
+
+    Nor is it less than :func:`planner.cost.bounds.lower_bound`, which holds for any division into stages. Gradient
+    reduction, its hiding behind one micro-batch and the optimizer are convex in a stage's parameters and time, so that
+    the worst stage is no better than the mean one (Jensen).
     """
     task = p.task
-    forward, backward = block_seconds(p)
     counts = block_counts(task.model)
     total_forward, total_backward = forward @ counts, backward @ counts
     stages = p.rows.pp
@@ -269,19 +283,29 @@ def step_bound(p: Prices) -> Array:
         total_backward,
         p.sends.least,
     )
-    makespan = np.maximum(makespan, p.micro_batches * busiest_stage(p, forward + backward))
-    dense = p.table.dense[p.key] @ counts / stages
-    expert = p.table.expert[p.key] @ counts / stages
-    once, update = (
-        each[0] * dense + each[1] * expert
-        for each in (p.each(p.states.once), p.each(p.states.update))
-    )
+    makespan = np.maximum(makespan, least)
+    once, update = mean_states(p)
     share = task.trainer.overlap.gradients
     room = (total_forward + total_backward) / stages
     exposed = np.maximum(share * once, once - room)
     overhead = task.trainer.overhead
-    jitter = np.where(stages > 1, 1.0 + overhead.jitter, 1.0)
-    return np.asarray(makespan * jitter + exposed + update + overhead.step)
+    return np.asarray(makespan * jitter(p) + exposed + update + overhead.step)
+
+
+def mean_states(p: Prices) -> tuple[Array, Array]:
+    """Seconds of gradient reduction and of the optimizer once a step, of the mean stage; ``(n,)`` each."""
+    counts = block_counts(p.task.model)
+    dense, expert = (part[p.key] @ counts / p.rows.pp for part in (p.table.dense, p.table.expert))
+    once, update = (
+        each[0] * dense + each[1] * expert
+        for each in (p.each(p.states.once), p.each(p.states.update))
+    )
+    return once, update
+
+
+def jitter(p: Prices) -> Array:
+    """By how much a pipeline is slower than its parts; ``(n,)``."""
+    return np.where(p.rows.pp > 1, 1.0 + p.task.trainer.overhead.jitter, 1.0)
 
 
 def busiest_stage(p: Prices, seconds: Array) -> Array:

@@ -214,8 +214,8 @@ class Proof(Part):
     refined: int
     """Layouts priced exactly."""
     cut_gap: float = 0.0
-    """Share of the step by which another division of the plan's own layers into stages could be faster. The fastest
-    layouts are divided; others might gain more by it."""
+    """Share of the step by which a plan with other stages could be faster, of the layouts that fit with even ones: what
+    bounds leave open of those that were not divided, and of the division of those that were."""
     stopped: bool = False
     """A time limit or the user stopped the search."""
 

@@ -47,6 +47,8 @@ WIDEST = 100
 """Columns of a page, however wide the terminal."""
 VERDICT = 80
 """Columns of the verdict, so that it can be pasted anywhere."""
+TOLD = 5e-4
+"""Share of a step from which on it is told that other stages might gain it."""
 BAR = 30
 LABELS = 22
 """Least columns of the labels beside bars."""
@@ -214,12 +216,12 @@ def searched(plan: Plan, width: int) -> list[Line]:
         return [(Span("  Priced this one layout; nothing was searched."),)]
     counts = f"Searched {proof.searched:,} layouts, {proof.fitting:,} fit."
     if proof.optimal:
-        bound = (
-            f"No layout with even stages is faster in this cost model (gap {percent(proof.gap, 0)})"
-        )
-        if plan.degrees.layers:
-            bound += f"; other stages of this one gain at most {percent(proof.cut_gap)}"
-        bound += "."
+        bound = f"No plan is faster in this cost model (gap {percent(proof.gap, 0)})."
+        if proof.cut_gap >= TOLD:
+            bound = (
+                f"No layout with even stages is faster in this cost model (gap {percent(proof.gap, 0)}), "
+                f"none with any stages by more than {percent(proof.cut_gap)}."
+            )
     else:
         bound = (
             f"Nothing can be faster than {show_seconds(proof.bound)} (gap {percent(proof.gap)})."

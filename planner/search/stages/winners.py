@@ -1,7 +1,8 @@
 """The best layouts of a search with their best stages.
 
 The search compares layouts with even stages, whose layers all recompute alike. Here the fastest of them are divided as
-their trainer can, and layouts join them that fit only when some of their layers recompute.
+their trainer can, and layouts join them that may be faster with other stages, or when some of their layers recompute.
+What is left bounds every plan.
 """
 
 from __future__ import annotations
@@ -9,23 +10,36 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import numpy as np
 
 from planner.candidates import RECOMPUTE, Candidates
+from planner.cost.cut import FULL, NONE, SELECTIVE
+from planner.cost.orders import Schedule
 from planner.cost.prices import Prices
-from planner.search.engine import SAME, Outcome
+from planner.search.engine import SAME, SLICE, Outcome
 from planner.search.pins import Pins
 from planner.search.stages.options import Mixing
 from planner.search.stages.refine import Refined, refine
+from planner.search.stages.rivals import least_steps
 from planner.trainers.trainer import Task
 from planner.trainers.trust import room
 from planner.units import IntArray
 
-JOINING = 4
-"""Layouts that join because some of their layers may recompute: those of the least bounds."""
+DIVIDED = 6
+"""Layouts that are divided at most: those of the least bounds."""
+OWN = (
+    *(name for name in SAME if name != "recompute"),
+    *("sharding", "shard_group", "sp", "order", "schedule", "operators"),
+)
+"""Columns that make a layout, whatever it recomputes."""
 WORTH = 1e-4
 """Share of the step that another cut must gain over the even one, which is simpler."""
+
+
+Layout: TypeAlias = tuple[int, ...]
+"""Columns of a layout, as in ``OWN``, and what all of it recomputes where that makes it another one."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,7 +51,6 @@ class _Entry:
     step: float
     memory: float
     cut: Prices | None
-    gap: float
 
 
 def best_cuts(outcome: Outcome, pins: Pins, deadline: float) -> Outcome:
@@ -53,60 +66,97 @@ def best_cuts(outcome: Outcome, pins: Pins, deadline: float) -> Outcome:
     task, top = outcome.best.task, len(outcome.step)
     fixed = pins.fixed("recompute") is not None
     mixing: Mixing = "alike" if fixed else task.trainer.mixes_recompute
-    entries = list(_entries(outcome, mixing, deadline))
-    if mixing != "alike":
-        worst = max(entry.step for entry in entries)
-        entries += _joining(outcome, mixing, worst, deadline)
-    entries.sort(key=lambda entry: entry.step)
-    chosen = _distinct(entries, outcome.space.candidates)[:top]
+    candidates = outcome.space.candidates
+    facts = zip(outcome.index.tolist(), outcome.step, outcome.memory, strict=True)
+    even = [_Entry(index, float(step), float(memory), None) for index, step, memory in facts]
+    known = {_layout(candidates, entry.index, mixing): entry for entry in even}
+    least = _divide(outcome, mixing, known, top, deadline)
+    entries = sorted((*known.values(), *even), key=lambda entry: entry.step)
+    chosen = _distinct(entries, candidates)[:top]
     index = np.array([entry.index for entry in chosen])
     step = np.array([entry.step for entry in chosen])
     return replace(
         outcome,
-        best=outcome.bounded.priced(task, outcome.space.candidates, index),
+        best=outcome.bounded.priced(task, candidates, index),
         index=index,
         step=step,
         memory=np.array([entry.memory for entry in chosen]),
         bound=min(outcome.bound, float(step[0])),
         cuts=tuple(entry.cut for entry in chosen),
-        cut_gap=chosen[0].gap,
+        cut_gap=max(0.0, 1.0 - least / float(step[0])),
     )
 
 
-def _entries(outcome: Outcome, mixing: Mixing, deadline: float) -> Iterator[_Entry]:
-    """The layouts of the outcome, each with the better of the even and its best cut."""
-    assert outcome.best is not None
-    selective = RECOMPUTE.index("selective")
-    for row, index in enumerate(outcome.index.tolist()):
-        step, memory = float(outcome.step[row]), float(outcome.memory[row])
-        even = _Entry(index, step, memory, None, 0.0)
-        how: Mixing = mixing
-        if mixing == "count" and int(outcome.best.rows.recompute[row]) == selective:
-            how = "alike"
-        found = _refined(outcome, index, how, deadline)
-        if found is not None and found.step < step * (1.0 - WORTH):
-            yield _Entry(index, found.step, found.memory, found.prices, found.gap)
-        else:
-            yield even if found is None else replace(even, gap=found.gap)
+def _divide(
+    outcome: Outcome, mixing: Mixing, known: dict[Layout, _Entry], top: int, deadline: float
+) -> float:
+    """Divides the layouts that may be among the best; ``known`` gets those that are better so.
 
+    The winner with even stages comes first, then whatever has the least bound.
 
-def _joining(outcome: Outcome, mixing: Mixing, worst: float, deadline: float) -> Iterator[_Entry]:
-    """Layouts that do not fit without recompute, nor win with it in all layers, but may with it in some.
-
-    Only those whose bound is below the worst of the others.
+    Returns:
+        Seconds that no division of any layout beats.
     """
-    candidates, bounded = outcome.space.candidates, outcome.bounded
-    known = set(outcome.index.tolist())
-    full = np.flatnonzero((candidates.recompute == RECOMPUTE.index("full")) & bounded.fits)
-    pairs = _without(candidates, full)
+    candidates, least = outcome.space.candidates, np.inf
+    late = Schedule(int(candidates.schedule[0])).adaptive
+    first = _layout(candidates, int(outcome.index[0]), mixing)
+    rivals = _rivals(outcome, mixing)
+    rivals.sort(key=lambda rival: _layout(candidates, rival[1], mixing) != first)
+    for tried, (bound, index) in enumerate(rivals):
+        worst = sorted(entry.step for entry in known.values())[:top][-1]
+        if bound >= worst or tried == DIVIDED or late or time.monotonic() > deadline:
+            return min(least, *(each for each, _ in rivals[tried : tried + 2]))
+        layout = _layout(candidates, index, mixing)
+        reached = min(worst, known[layout].step if layout in known else np.inf)
+        how: Mixing = mixing if int(candidates.recompute[index]) == NONE else "alike"
+        found = _refined(outcome, index, how, reached)
+        if found is not None:
+            least = min(least, found.step * (1.0 - found.gap))
+            if found.step < reached * (1.0 - WORTH):
+                known[layout] = _Entry(index, found.step, found.memory, found.prices)
+    return least
+
+
+def _rivals(outcome: Outcome, mixing: Mixing) -> list[tuple[float, int]]:
+    """Layouts that may be faster than the slowest winner with some stages: their least bounds, ascending, and rows."""
     assert outcome.best is not None
-    bounds = bounded.steps(outcome.best.task, candidates, pairs)
-    pairs, bounds = pairs[bounds < worst], bounds[bounds < worst]
-    for index in pairs[np.argsort(bounds, kind="stable")][:JOINING].tolist():
-        if index not in known:
-            found = _refined(outcome, index, mixing, deadline, worst)
-            if found is not None:
-                yield _Entry(index, found.step, found.memory, found.prices, found.gap)
+    task, worst = outcome.best.task, float(outcome.step[-1])
+    found: list[tuple[float, int]] = []
+    for rows, modes in _divisible(outcome, mixing):
+        for start in range(0, len(rows), SLICE):
+            part = rows[start : start + SLICE]
+            priced = outcome.bounded.priced(task, outcome.space.candidates, part)
+            bounds = least_steps(priced, room(task), worst, modes)
+            few = np.flatnonzero(bounds < worst)
+            found += zip(bounds[few].tolist(), part[few].tolist(), strict=True)
+    return sorted(found)
+
+
+def _divisible(outcome: Outcome, mixing: Mixing) -> Iterator[tuple[IntArray, tuple[int, ...]]]:
+    """Layouts that may have other stages, by what their layers may recompute instead.
+
+    All that fit with even stages; where layers may recompute in part, those that fit when all of them do.
+    """
+    assert outcome.best is not None
+    candidates, trainer = outcome.space.candidates, outcome.best.task.trainer
+    plain = outcome.bounded.fits & (candidates.offload == 0)
+    piped = plain & (candidates.pp > 1) & trainer.uneven_stages
+    if mixing == "alike":
+        yield np.flatnonzero(piped), ()
+        return
+    none = _without(candidates, np.flatnonzero(plain & (candidates.recompute == FULL)))
+    if mixing == "stages":
+        yield none, tuple(RECOMPUTE.index(m) for m in trainer.recompute if m != "none")
+        return
+    yield none, (FULL,)
+    yield np.flatnonzero(piped & (candidates.recompute == SELECTIVE)), ()
+
+
+def _layout(candidates: Candidates, index: int, mixing: Mixing) -> Layout:
+    """What a layout is however its stages are: with what all of it recomputes where layers cannot differ in that."""
+    mode = int(candidates.recompute[index])
+    own = {"alike": mode, "count": int(mode == SELECTIVE), "stages": 0}[mixing]
+    return (*(int(getattr(candidates, name)[index]) for name in OWN), own)
 
 
 def _without(candidates: Candidates, full: IntArray) -> IntArray:
@@ -117,18 +167,13 @@ def _without(candidates: Candidates, full: IntArray) -> IntArray:
     none = full - (len(RECOMPUTE) - 1)
     full, none = full[none >= 0], none[none >= 0]
     before, after = candidates.take(none), candidates.take(full)
-    same = before.recompute == RECOMPUTE.index("none")
-    for name in (*SAME, "sharding", "shard_group", "sp", "order", "schedule"):
-        if name != "recompute":
-            same &= getattr(before, name) == getattr(after, name)
+    same = before.recompute == NONE
+    for name in OWN:
+        same &= getattr(before, name) == getattr(after, name)
     return np.asarray(none[same])
 
 
-def _refined(
-    outcome: Outcome, index: int, mixing: Mixing, deadline: float, reached: float = np.inf
-) -> Refined | None:
-    if time.monotonic() > deadline:
-        return None
+def _refined(outcome: Outcome, index: int, mixing: Mixing, reached: float) -> Refined | None:
     assert outcome.best is not None
     task: Task = outcome.best.task
     row = outcome.bounded.priced(task, outcome.space.candidates, np.array([index]))
