@@ -103,12 +103,11 @@ def _paths(p: Prices, pp: int, own: Array, whole: Array, layer: Array) -> Array:
     """
     m, stage = p.micro_batches[:, None, None], np.arange(pp)[:, None]
     plain = p.rows.schedule[:, None, None] == Schedule.ONE_F_ONE_B
-    behind = whole[:, None, None] + (pp - 1 - stage) * layer[:, None, None]
-    sends = 2.0 * (pp - 1) * p.sends.least[:, None, None]
-    staying = np.maximum(m - pp + stage, 0)
+    staying = m - pp + stage
     with np.errstate(invalid="ignore"):
-        turned = behind + sends + np.where(staying > 0, staying * own, 0.0)
-    turned = np.where(np.isinf(own), np.inf, turned)
+        path = staying * own + (pp - 1 - stage) * layer[:, None, None]
+    turned = whole[:, None, None] + 2.0 * (pp - 1) * p.sends.least[:, None, None]
+    turned = np.where(np.isinf(own), np.inf, turned + np.where(staying > 0, path, 0.0))
     return np.where(plain, np.maximum(turned, m * own), m * own)
 
 

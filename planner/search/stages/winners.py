@@ -27,7 +27,7 @@ from planner.trainers.trainer import Task
 from planner.trainers.trust import room
 from planner.units import IntArray
 
-DIVIDED = 6
+DIVIDED = 8
 """Layouts that are divided at most: those of the least bounds."""
 OWN = (
     *(name for name in SAME if name != "recompute"),
@@ -92,20 +92,21 @@ def _divide(
 ) -> float:
     """Divides the layouts that may be among the best; ``known`` gets those that are better so.
 
-    The winner with even stages comes first, then whatever has the least bound.
+    In turn the winners with even stages, and whatever has the least bound.
 
     Returns:
         Seconds that no division of any layout beats.
     """
-    candidates, least = outcome.space.candidates, np.inf
+    candidates, least, tried = outcome.space.candidates, np.inf, 0
     late = Schedule(int(candidates.schedule[0])).adaptive
-    first = _layout(candidates, int(outcome.index[0]), mixing)
-    rivals = _rivals(outcome, mixing)
-    rivals.sort(key=lambda rival: _layout(candidates, rival[1], mixing) != first)
-    for tried, (bound, index) in enumerate(rivals):
+    for bound, index in _in_turn(_rivals(outcome, mixing), list(known), candidates, mixing):
         worst = sorted(entry.step for entry in known.values())[:top][-1]
-        if bound >= worst or tried == DIVIDED or late or time.monotonic() > deadline:
-            return min(least, *(each for each, _ in rivals[tried : tried + 2]))
+        if bound >= worst:
+            continue
+        if tried == DIVIDED or late or time.monotonic() > deadline:
+            least = min(least, bound)
+            continue
+        tried += 1
         layout = _layout(candidates, index, mixing)
         reached = min(worst, known[layout].step if layout in known else np.inf)
         how: Mixing = mixing if int(candidates.recompute[index]) == NONE else "alike"
@@ -115,6 +116,17 @@ def _divide(
             if found.step < reached * (1.0 - WORTH):
                 known[layout] = _Entry(index, found.step, found.memory, found.prices)
     return least
+
+
+def _in_turn(
+    rivals: list[tuple[float, int]], winners: list[Layout], candidates: Candidates, mixing: Mixing
+) -> list[tuple[float, int]]:
+    """Rivals in the order of their bounds, every other one a winner, as long as there are some."""
+    layouts = [_layout(candidates, index, mixing) for _, index in rivals]
+    place = {layout: rank for rank, layout in enumerate(winners)}
+    ranks = [min(rank, place.get(layout, rank)) for rank, layout in enumerate(layouts)]
+    order = sorted(range(len(rivals)), key=lambda rank: (ranks[rank], layouts[rank] not in place))
+    return [rivals[rank] for rank in order]
 
 
 def _rivals(outcome: Outcome, mixing: Mixing) -> list[tuple[float, int]]:
