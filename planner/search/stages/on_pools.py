@@ -9,7 +9,8 @@ import numpy as np
 
 from planner.cost.prices import block_seconds
 from planner.search.stages.single import Single
-from planner.search.stages.solver import EQUAL, Stages, StageTable, scan, solve
+from planner.search.stages.solver import EQUAL, Stages, scan, solve
+from planner.search.stages.table import StageTable
 from planner.units import Array, IntArray
 
 

@@ -12,7 +12,8 @@ from planner.cost.partition import even_cut
 from planner.cost.prices import block_seconds
 from planner.search.stages.options import Choices, Priced, fastest
 from planner.search.stages.runs import Runs
-from planner.search.stages.solver import Stages, StageTable, solve
+from planner.search.stages.solver import Stages, solve
+from planner.search.stages.table import StageTable
 from planner.units import Array, IntArray
 
 SLACK = 2

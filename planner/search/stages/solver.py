@@ -14,7 +14,7 @@ two stages, judged by exact simulation. Few cuts are all simulated instead.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import combinations_with_replacement, product
 from math import comb
 
@@ -23,7 +23,8 @@ import numpy as np
 from planner.cost.bounds import lower_bound, stage_bound
 from planner.cost.makespan import makespan
 from planner.cost.orders import Schedule
-from planner.units import Array, BoolArray, IntArray
+from planner.search.stages.table import StageTable
+from planner.units import Array, IntArray
 
 EXHAUSTIVE = 1500
 """Number of cuts up to which every one is simulated."""
@@ -41,69 +42,6 @@ PROVEN = 1e-3
 
 Combine = Callable[[int, Array, Array], Array]
 """Value after a stage: its index, the value before, the seconds that it would take; infinite where it may not."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class StageTable:
-    """Seconds of every stage for every run of layers that it may hold; infinite where it may not."""
-
-    schedule: Schedule
-    micro_batches: int
-    sizes: IntArray
-    """Numbers of layers that a stage may hold, ascending; ``(sizes,)``."""
-    forward: Array
-    """One micro-batch; ``(stages, layers + 1, sizes)``, by the first layer of the run."""
-    backward: Array
-    """Recompute included; same shape."""
-    weight: Array
-    """The part of it in which gradients of weights are made; same shape."""
-    send: Array
-    """Delay of the boundary behind every stage; ``(stages,)``."""
-
-    @property
-    def num_stages(self) -> int:
-        return len(self.forward)
-
-    @property
-    def pairs(self) -> Array:
-        """Seconds of a send and of the gradient's back, over the boundary before every stage; ``(stages,)``."""
-        return np.asarray(np.concatenate([[0.0], 2.0 * self.send[:-1]]))
-
-    @property
-    def num_layers(self) -> int:
-        return int(self.forward.shape[1]) - 1
-
-    def times(self, cuts: IntArray) -> tuple[Array, Array, Array]:
-        """Forward, backward and weight seconds of cuts.
-
-        Shapes: ``cuts`` ``(n, stages)`` layers of every stage; results ``(n, stages, 1)``.
-        """
-        low = np.cumsum(cuts, axis=1) - cuts
-        place = np.searchsorted(self.sizes, cuts)
-        known = (place < len(self.sizes)) & (
-            self.sizes[np.minimum(place, len(self.sizes) - 1)] == cuts
-        )
-        index = (np.arange(self.num_stages), low, np.minimum(place, len(self.sizes) - 1))
-        return tuple(  # type: ignore[return-value]
-            np.where(known, part[index], np.inf)[..., None]
-            for part in (self.forward, self.backward, self.weight)
-        )
-
-    def of(self, part: Array, layers: IntArray) -> Array:
-        """What a table of the same shape has for a cut; ``(stages,)``."""
-        low = np.cumsum(layers) - layers
-        return np.asarray(
-            part[np.arange(self.num_stages), low, np.searchsorted(self.sizes, layers)]
-        )
-
-    def where(self, mask: BoolArray) -> StageTable:
-        """The same without runs of layers where the mask is false."""
-        return replace(self, forward=np.where(mask, self.forward, np.inf))
-
-    def allows(self, cuts: IntArray) -> BoolArray:
-        """Which cuts put on every stage what it may hold; ``(n,)``."""
-        forward, backward, _ = self.times(cuts)
-        return np.asarray(np.isfinite(forward + backward).all(axis=(1, 2)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -139,7 +77,12 @@ def solve(table: StageTable, start: IntArray | None = None, known: float = np.in
     if not _possible(table, least[0], known):
         return None
     stay = scan(table, _staying(table)) or least
+    twice = least[0] if table.schedule == Schedule.ONE_F_ONE_B else 0.0
+    if table.micro_batches >= p and twice + stay[0] >= known:
+        return None
     period = _least_period(table, least[0], [least[1], stay[1]])
+    if _turning(table, least[0], period[0]) >= known:
+        return None
     cuts = [
         least[1],
         stay[1],
@@ -181,23 +124,31 @@ def _possible(table: StageTable, whole: float, known: float) -> bool:
 def _bound(table: StageTable, whole: float, period: float, found: float) -> float:
     """Seconds that no cut beats: the best of each family of paths, at most what was found.
 
-    Where backwards are split, stages make gradients of weights at the same time: one micro-batch takes less than its
-    work.
-
     Args:
         table: what every stage may hold.
         whole: least seconds of one micro-batch through all stages.
         period: the least one.
         found: of the best cut that is known.
     """
+    turning = _turning(table, whole, period)
+    if table.schedule != Schedule.ONE_F_ONE_B:
+        return min(found, turning)
+    crossed = float(table.pairs.sum())
+    return min(found, max(turning, crossed + staying_bound(table, found - crossed)))
+
+
+def _turning(table: StageTable, whole: float, period: float) -> float:
+    """Seconds that no cut beats, as no period is shorter; arguments as in :func:`_bound`.
+
+    Where backwards are split, stages make gradients of weights at the same time: one micro-batch takes less than its
+    work.
+    """
     p, m = table.num_stages, table.micro_batches
     if table.schedule.splits:
-        return min(found, m * period)
+        return m * period
     if table.schedule != Schedule.ONE_F_ONE_B:
-        return min(found, max(whole, m * period))
-    crossed = float(table.pairs.sum())
-    turning = whole + crossed + max(0, m - 2 * p) * period
-    return min(found, max(turning, crossed + staying_bound(table, found - crossed)))
+        return max(whole, m * period)
+    return whole + float(table.pairs.sum()) + max(0, m - 2 * p) * period
 
 
 def _all(table: StageTable) -> Stages | None:

@@ -1,0 +1,73 @@
+"""What every stage may hold, in seconds: the numbers that the cut into stages is searched with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from planner.cost.orders import Schedule
+from planner.units import Array, BoolArray, IntArray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StageTable:
+    """Seconds of every stage for every run of layers that it may hold; infinite where it may not."""
+
+    schedule: Schedule
+    micro_batches: int
+    sizes: IntArray
+    """Numbers of layers that a stage may hold, ascending; ``(sizes,)``."""
+    forward: Array
+    """One micro-batch; ``(stages, layers + 1, sizes)``, by the first layer of the run."""
+    backward: Array
+    """Recompute included; same shape."""
+    weight: Array
+    """The part of it in which gradients of weights are made; same shape."""
+    send: Array
+    """Delay of the boundary behind every stage; ``(stages,)``."""
+
+    @property
+    def num_stages(self) -> int:
+        return len(self.forward)
+
+    @property
+    def pairs(self) -> Array:
+        """Seconds of a send and of the gradient's back, over the boundary before every stage; ``(stages,)``."""
+        return np.asarray(np.concatenate([[0.0], 2.0 * self.send[:-1]]))
+
+    @property
+    def num_layers(self) -> int:
+        return int(self.forward.shape[1]) - 1
+
+    def times(self, cuts: IntArray) -> tuple[Array, Array, Array]:
+        """Forward, backward and weight seconds of cuts.
+
+        Shapes: ``cuts`` ``(n, stages)`` layers of every stage; results ``(n, stages, 1)``.
+        """
+        low = np.cumsum(cuts, axis=1) - cuts
+        place = np.searchsorted(self.sizes, cuts)
+        known = (place < len(self.sizes)) & (
+            self.sizes[np.minimum(place, len(self.sizes) - 1)] == cuts
+        )
+        index = (np.arange(self.num_stages), low, np.minimum(place, len(self.sizes) - 1))
+        return tuple(  # type: ignore[return-value]
+            np.where(known, part[index], np.inf)[..., None]
+            for part in (self.forward, self.backward, self.weight)
+        )
+
+    def of(self, part: Array, layers: IntArray) -> Array:
+        """What a table of the same shape has for a cut; ``(stages,)``."""
+        low = np.cumsum(layers) - layers
+        return np.asarray(
+            part[np.arange(self.num_stages), low, np.searchsorted(self.sizes, layers)]
+        )
+
+    def where(self, mask: BoolArray) -> StageTable:
+        """The same without runs of layers where the mask is false."""
+        return replace(self, forward=np.where(mask, self.forward, np.inf))
+
+    def allows(self, cuts: IntArray) -> BoolArray:
+        """Which cuts put on every stage what it may hold; ``(n,)``."""
+        forward, backward, _ = self.times(cuts)
+        return np.asarray(np.isfinite(forward + backward).all(axis=(1, 2)))
