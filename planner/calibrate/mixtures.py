@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from planner.calibrate.runs import HardwareFacts, Run
 from planner.calibrate.shapes import NotPricedError
@@ -41,13 +42,17 @@ KNOWN: tuple[tuple[str, tuple[tuple[str, int], ...]], ...] = (
     (r"\bAMP\b.*het_cluster", (("p3.8xlarge", 3), ("g4dn.12xlarge", 1))),
 )
 """Clusters of sources that a row may only name, as nodes in the order of ranks. Source: AMP, src/het_cluster.py."""
-_JOINED = (
-    r"\s*;\s*",
-    r"\s+/\s+|(?<=\w)/(?=[a-z]\d|[a-z]{2})",
-    r"\s*\+\s*",
-    r"\s+and\s+|\s*&\s*",
-    r"\s*,\s*(?![^()]*\))",
+_JOINED = tuple(
+    re.compile(rf"(?:{separator})(?![^()]*\))")
+    for separator in (
+        r"\s*;\s*",
+        r"\s+/\s+|(?<=\w)/(?=[a-z]\d|[a-z]{2})",
+        r"\s*\+\s*",
+        r"\s+and\s+|\s*&\s*",
+        r"\s*,\s*",
+    )
 )
+"""What stands between chips, outside of parentheses."""
 _NODES = re.compile(
     r"(\d+)\s*(?:nodes?|hosts?|machines?|instances?)(?:\s*(?:of|x|×|with)\s*(\d+))?"
 )
@@ -71,8 +76,11 @@ def parts_of(run: Run) -> tuple[tuple[HardwareFacts, ...], tuple[str, ...]]:
     if isinstance(stated, list) and len(stated) > 1:
         pools = [HardwareFacts.model_validate(pool) for pool in stated]
         return tuple(pools), ()
-    texts = (facts.chip, facts.chip_key, facts.intra, facts.inter, *run.remarks.split(". "))
-    named = [found for text in texts if len(found := _named(text or "")) > 1]
+    key = facts.chip_key or ""
+    named = [found for text in (facts.chip, key) if (found := _named(text))]
+    if named:
+        more = (facts.intra or "", facts.inter or "", *run.remarks.split(". "))
+        named += [found for text in more if (found := _named(text))]
     sizes = [(found, _sizes(found, run)) for found in named]
     counted = next(((found, each) for found, each in sizes if each), None)
     if counted is not None:
@@ -84,8 +92,7 @@ def parts_of(run: Run) -> tuple[tuple[HardwareFacts, ...], tuple[str, ...]]:
         sized = [(INSTANCES[name].chip, INSTANCES[name].chips * count) for name, count in nodes]
         networks = [INSTANCES[name].network for name, _ in nodes]
         return _with_networks(sized, run, networks), (f"cluster {told}",)
-    sole = len(_named(facts.chip_key or "")) < 2 and _chip(facts.chip_key or "") is not None
-    if sole or not any(len(_named(text or "")) > 1 for text in (facts.chip, facts.chip_key)):
+    if not named or (not _named(key) and _chip(key)):
         return (), ()
     return _halved([chip for chip, _ in named[0]], run)
 
@@ -97,7 +104,7 @@ def _origin(run: Run) -> str:
 def _named(text: str) -> list[tuple[str, str]]:
     """Chips of different kinds that a text names, each with its part of the text; none where it is no list."""
     for pattern in _JOINED:
-        parts = re.split(pattern, text.strip())
+        parts = pattern.split(text.strip())
         if len(parts) < 2:
             continue
         found = [(chip, part) for part in parts if (chip := _chip(part))]
@@ -106,6 +113,7 @@ def _named(text: str) -> list[tuple[str, str]]:
     return []
 
 
+@lru_cache(maxsize=4096)
 def _chip(text: str) -> str | None:
     """The chip of ours that a part of a text names: by the longest of its names, or by the node that has it."""
     words = text.lower().replace("_", "-").replace(" ", "-")
@@ -184,7 +192,7 @@ def _shared(text: str | None, chips: Sequence[str]) -> list[str | None]:
     if not text:
         return [None] * len(chips)
     for pattern in _JOINED:
-        parts = re.split(pattern, text)
+        parts = pattern.split(text)
         if len(parts) == len(chips):
             own = {_chip(part): part for part in parts}
             return [own.get(chip, part) for chip, part in zip(chips, parts, strict=True)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +12,7 @@ from planner.calibrate.evaluate import evaluate, evaluate_runs
 from planner.calibrate.mixtures import parts_of
 from planner.calibrate.runs import Run, read_runs
 
+RUNS = Path(__file__).parents[2] / "../shared/facts/runs"
 ROW = {
     "id": "mixed-1",
     "source": "somebody",
@@ -171,3 +173,18 @@ def test_lists_of_chips_read_from_a_file(tmp_path):
     (run,) = read_runs(path)
     assert run.hardware.chip == "V100-16GB + T4-16GB"
     assert [part.num_chips for part in parts_of(run)[0]] == [12, 4]
+
+
+def test_a_remark_within_parentheses_is_no_other_chip():
+    chip = 'Ascend 910 64GB-class (README: "Ascend NPUs"; 910B generation)'
+    assert parts_of(run_of({"chip": chip, "chip_key": "ascend-910b-64gb"})) == ((), ())
+    both = {"chip": "V100-16GB, T4-16GB were compared", "chip_key": "t4"}
+    assert parts_of(run_of(both)) == ((), ())
+
+
+@pytest.mark.skipif(not RUNS.is_dir(), reason="measured runs are not here")
+@pytest.mark.parametrize("side", ["calibration", "validation"])
+def test_rows_of_one_kind_of_chip_stay_so(side):
+    runs = read_runs(RUNS / f"{side}.jsonl")
+    assert len(runs) > 200
+    assert [run.id for run in runs if parts_of(run) != ((), ())] == []
