@@ -67,8 +67,11 @@ def _time(plan: Plan, width: int) -> list[Line]:
 
 
 def _stage_columns(stages: Sequence[Stage]) -> list[Column]:
+    """Columns of stages; their chips only where they differ from those of the cluster's other pools."""
+    chips = Column(heading="chips", cells=[stage.chip for stage in stages], left=True, drop=3)
     return [
         Column(heading="stage", cells=[str(stage.index) for stage in stages]),
+        *([chips] if any(stage.chip for stage in stages) else []),
         Column(heading="layers", cells=[_layers(stage) for stage in stages], left=True, drop=2),
         Column(heading="forward", cells=[show_seconds(stage.forward) for stage in stages]),
         Column(heading="backward", cells=[show_seconds(stage.backward) for stage in stages]),

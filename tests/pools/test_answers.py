@@ -149,6 +149,10 @@ def test_the_page_says_where_stages_stand_and_what_the_ways_take(staged, alone):
     for use in staged[1].uses:
         assert use.text in page
     assert "None is faster in this cost model" in page
+    told = render(staged[1], width=100, detail=("time",))
+    lines = ["".join(span.text for span in line).split() for line in told]
+    assert ["0", first] in [line[:2] for line in lines]
+    assert ["1", second] in [line[:2] for line in lines]
     assert "memory" not in page.split("Removed:")[-1] or "Removed:" not in page
     spread = price(alone[0], {"tp": 1, "mbs": 1})
     page = " ".join("".join(span.text for span in line) for line in render(spread, width=100))
