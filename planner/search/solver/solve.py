@@ -48,7 +48,7 @@ MOST_HANDED = 5_000_000
 """Numbers above which it is not asked: they would take a gigabyte."""
 FEW = 1500
 """Nodes up to which the search branches where the integer program is too large or did not end."""
-REGION_SHARE = 0.7
+REGION_SHARE = 0.95
 """Part of the remaining time in which regions are solved before the whole is branched on."""
 REGIONS = 20
 """Regions for each unit of effort."""
