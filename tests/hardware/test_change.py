@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 
 from planner.errors import PlannerError
 from planner.frontends.cluster_file import read_cluster
 from planner.hardware.change import changed, hardware_numbers
+from planner.question import fingerprint
 
 CLUSTER = read_cluster("h100-sxm:64")
 
@@ -99,3 +100,13 @@ def test_a_stated_efficiency_has_no_other_source() -> None:
     cluster, _ = changed(CLUSTER, "chip.matmul_efficiency=0.6")
     assert cluster.chip.sources["matmul_efficiency"] == "stated: a what-if"
     assert cluster.chip.sources["memory_efficiency"] == CLUSTER.chip.sources["memory_efficiency"]
+
+
+def test_other_words_about_sources_leave_plans_as_they_are() -> None:
+    """A plan is stale when a number of its cluster changes, not when a sentence does."""
+    said = replace(CLUSTER.chip, sources={}, measured="anew")
+    slower = replace(CLUSTER.chip, launch=2 * CLUSTER.chip.launch)
+    mine, words, numbers = (
+        fingerprint(asdict(replace(CLUSTER, chip=chip))) for chip in (CLUSTER.chip, said, slower)
+    )
+    assert mine == words != numbers
