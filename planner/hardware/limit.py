@@ -20,7 +20,9 @@ def memory_limit(text: str | None, chip: Chip) -> float:
     limit = usable * value / 100 if text.strip().endswith("%") else value * GIB
     if limit <= 0 or limit != limit:
         raise PlannerError.of(
-            "L01", f"--memory-limit '{text}' is not understood.", "Write it like 76 or 90%."
+            "L01",
+            f"--memory-limit '{text}' is not understood.",
+            "Write it in GiB like 76, or like 90%.",
         )
     if limit > usable * (1 + 1e-9):
         raise PlannerError.of(
