@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from planner.asking import plan, price
 from planner.errors import Fault, PlannerError
 from planner.frontends.catalog import find
 from planner.frontends.launch.found import TrainerFile
@@ -14,7 +15,6 @@ from planner.plan.checked import Checked
 from planner.plan.layout import elsewhere, layout_of
 from planner.plan.read import is_plan, read_plan
 from planner.plan.schema import Plan
-from planner.planning import plan, price
 from planner.question import Question
 from planner.search.engine import Progress
 from planner.studies.again import staleness

@@ -130,3 +130,18 @@ def test_broken_rules_and_wrong_clusters(script: Path, capsys: pytest.CaptureFix
     assert "but the cluster has 32 chips" in capsys.readouterr().out
     assert main(["check", str(script), "-c", "h100-sxm", "--trainer", "deepspeed"]) == 2
     assert "[W03]" in capsys.readouterr().err
+
+
+def test_a_plan_on_pools(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.undo()
+    path = tmp_path / "plan.json"
+    line = ["plan", "llama-3-8b", "-c", "a100-sxm-80gb:8 + h100-sxm:8", "-b", "256", "-s", "4096"]
+    assert main([*line, "--quiet", "--out", str(path)]) == 0
+    step = show_seconds(read_plan(path).step)
+    capsys.readouterr()
+    assert main(["check", str(path)]) == 0
+    told = capsys.readouterr().out
+    assert told.startswith(f"  Fits. {step} a step: ")
+    assert "nothing is faster: this is the best plan" in told

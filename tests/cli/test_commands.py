@@ -307,13 +307,13 @@ def test_words_are_the_planner_s() -> None:
     from cli.layout import LAYOUT
     from cli.options import DETAILS, OBJECTIVES
     from planner import question
-    from planner.plan.layout import DIVISION
+    from planner.plan.layout import DIVISION, SEATS
     from planner.report import detail
     from planner.search import pins
 
     assert set(DETAILS) == set(detail.DETAILS)
     assert OBJECTIVES == question.OBJECTIVES
-    assert {*pins.NAMES, *pins.OTHER, *DIVISION} == LAYOUT
+    assert {*pins.NAMES, *pins.OTHER, *DIVISION, SEATS} == LAYOUT
 
 
 def test_the_stand_in_has_the_shape_of_the_planner(
