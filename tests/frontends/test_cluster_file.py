@@ -80,7 +80,7 @@ def test_profiles_have_a_count_of_their_own_and_take_another():
         ("gb200:18x4", 72, [72, None], 4),
         ("gb200:2x36", 72, [36, None], 4),
         ("mi250x:4x2", 8, [2, 8, None], 2),
-        ("910c:2x384", 768, [16, 384, None], 16),
+        ("910c:2x384", 768, [384, None], 16),
         ("meta-llama3-rsc:100x4", 400, [4, 3072, None], 4),
     ],
 )
