@@ -154,7 +154,7 @@ def _some_idle(
 
 
 def _layout(known: Understood, layout: Mapping[str, int | str]) -> tuple[Task, Pins, Candidates]:
-    """A stated layout as a table of one row.
+    """A stated layout as a table of one row, and the task in which it may leave as many chips idle as a plan may.
 
     Raises:
         PlannerError: a key or a value that no layout has (N01, N02).
@@ -165,7 +165,11 @@ def _layout(known: Understood, layout: Mapping[str, int | str]) -> tuple[Task, P
         raise PlannerError.of("N02", f"a layout states values: {listed(unequal, 'and')} does not.")
     uneven = any(plain(key) in DIVISION for key in layout)
     task = replace(known.task, copy_kv=pins.copy_kv, uneven_chunks=uneven)
-    return task, pins, stated(task, pins)
+    row = stated(task, pins)
+    used = int((row.dp * row.cp * row.tp * row.pp)[0])
+    if used in fewer(task.cluster) and any(pin.column == "dp" for pin in pins.pins):
+        task = replace(task, chips=(used,))
+    return task, pins, row
 
 
 def _own(known: Understood, layout: Mapping[str, int | str]) -> Prices:

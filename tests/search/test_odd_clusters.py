@@ -7,7 +7,9 @@ from dataclasses import replace
 
 import pytest
 
+from planner.errors import PlannerError
 from planner.frontends.cluster_file import read_cluster
+from planner.plan.layout import layout_of
 from planner.plan.schema import Plan
 from planner.planning import plan, price
 from planner.question import Question, understand
@@ -63,6 +65,29 @@ def test_chips_stay_idle_where_fewer_are_faster_or_all_cannot_be_used(cluster):
     assert found.price_per_million_tokens == pytest.approx(
         price * chips * found.step / 3600 / (256 * 4096) * 1e6
     )
+
+
+@pytest.mark.parametrize("cluster", ["h100-sxm:13", "h100-sxm:3x10"])
+def test_a_plan_that_leaves_chips_idle_is_priced_as_it_was_planned(cluster):
+    question = Question(model="llama-3-8b", cluster=cluster, global_batch=256, seq_len=4096)
+    found = plan(question)
+    assert isinstance(found, Plan)
+    again = price(question, layout_of(found.degrees))
+    assert again.degrees == found.degrees
+    assert (again.step, again.memory, again.mfu) == (found.step, found.memory, found.mfu)
+    assert again.price_per_million_tokens == found.price_per_million_tokens
+    assert any("idle: the layout uses no more" in warning for warning in again.warnings)
+    own = plan(replace(question, warm_start=layout_of(found.degrees)))
+    assert isinstance(own, Plan)
+    assert own.alternatives[0].own
+
+
+@pytest.mark.parametrize("layout", [{"dp": 6}, {"tp": 4, "pp": 3}])
+def test_half_of_the_chips_or_more_are_not_left_idle_nor_any_unless_dp_is_stated(layout):
+    question = Question(model="llama-3-8b", cluster="h100-sxm:13", global_batch=48, seq_len=4096)
+    with pytest.raises(PlannerError) as caught:
+        price(question, layout)
+    assert {fault.code for fault in caught.value.faults} == {"D01"}
 
 
 def test_chips_are_not_left_idle_for_nothing():
