@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import Field
 
 from planner.plan.part import Part
+
+Count = Annotated[int, Field(ge=1)]
+"""Whatever divides something: a file with a 0 in its place is refused when it is read."""
 
 
 class Degrees(Part):
     """How many ways the step is cut, and how."""
 
-    dp: int
-    tp: int
-    pp: int
-    cp: int
-    ep: int
-    etp: int
-    vpp: int
+    dp: Count
+    tp: Count
+    pp: Count
+    cp: Count
+    ep: Count
+    etp: Count
+    vpp: Count
     """Virtual chunks a stage."""
-    micro_batch: int
+    micro_batch: Count
     """Sequences in a micro-batch."""
-    num_micro_batches: int
+    num_micro_batches: Count
     """Micro-batches of a data-parallel rank in one step."""
     sharding: Literal["none", "ZeRO-1", "ZeRO-2", "ZeRO-3"]
-    shard_group: int
+    shard_group: Count
     """Data ranks over which states are sharded."""
     recompute: Literal["none", "selective", "full", "mixed"]
     """What layers compute again in the backward pass; mixed where they differ."""
@@ -50,4 +55,4 @@ class Degrees(Part):
     """Axes from innermost (neighbouring chips) to outermost."""
     pools: tuple[str, ...] = ()
     """The pool of every stage, where there are pools of different chips; empty where every stage has chips of all."""
-    chips_used: int
+    chips_used: Count

@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 import pytest
+from annotated_types import Ge
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 
 from planner.errors import PlannerError
 from planner.known import schema
@@ -38,9 +40,7 @@ def from_schema(kind: Any) -> st.SearchStrategy[Any]:
     if kind in LEAVES:
         return LEAVES[kind]
     if isinstance(kind, type) and issubclass(kind, BaseModel):
-        return st.builds(
-            kind, **{n: from_schema(f.annotation) for n, f in kind.model_fields.items()}
-        )
+        return st.builds(kind, **{n: of_field(f) for n, f in kind.model_fields.items()})
     args = get_args(kind)
     if get_origin(kind) is Literal:
         return st.sampled_from(args)
@@ -49,6 +49,11 @@ def from_schema(kind: Any) -> st.SearchStrategy[Any]:
     if get_origin(kind) is tuple:
         return st.lists(from_schema(args[0]), max_size=2).map(tuple)
     return st.one_of([from_schema(arg) for arg in args])
+
+
+def of_field(field: FieldInfo) -> st.SearchStrategy[Any]:
+    """Values of a field: counts from 1 up, anything that its type allows otherwise."""
+    return st.integers(1, 10**15) if field.metadata == [Ge(1)] else from_schema(field.annotation)
 
 
 PLANS = from_schema(Plan)
@@ -123,6 +128,7 @@ def changed(change: dict[str, Any]) -> str:
         (changed({"cluster.levels.0.width": 1}), "V04", "unknown key 'cluster.levels[0].width'"),
         (changed({"degrees.tp": None}), "V04", "key 'degrees.tp' is missing"),
         (changed({"degrees.tp": "eight"}), "V04", "'degrees.tp' is 'eight'; it should be a valid integer"),
+        (changed({"degrees.ep": 0}), "V04", "'degrees.ep' is 0; it should be greater than or equal to 1"),
         (changed({"degrees.schedule": "zb"}), "V04", "'degrees.schedule' is 'zb'; it should be 'gpipe', '1f1b'"),
         (changed({"degrees": None}), "V04", "key 'degrees' is missing"),
         ((Path(__file__).parent / "no_plan.json").read_text(), "V05", "found no plan"),
