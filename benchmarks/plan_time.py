@@ -2,8 +2,8 @@
 
     python -m benchmarks.plan_time [--runs 5] [--write]
 
-Reports medians of CPU time (user + system), since machines are shared; ``--write`` puts the table into
-benchmarks/README.md.
+Reports medians of CPU time (user + system), since machines are shared, of modules compiled as pip leaves them;
+``--write`` puts the table into benchmarks/README.md.
 """
 
 from __future__ import annotations
@@ -117,6 +117,8 @@ def operators_time(arguments: list[str], runs: int) -> tuple[int, int, float]:
 
 
 def table(runs: int) -> str:
+    packages = [str(ROOT / name) for name in ("planner", "cli")]
+    subprocess.run([sys.executable, "-m", "compileall", "-q", *packages], check=True)
     lines = [
         f"Measured {datetime.now(UTC):%Y-%m-%d}, Python {platform.python_version()}, {os.cpu_count()} shared cores, "
         f"median of {runs} whole processes.",
