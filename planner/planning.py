@@ -144,9 +144,11 @@ def _some_idle(
 ) -> tuple[Outcome, str]:
     """The outcome, or that of fewer chips where it is better, and why the others are idle."""
     task, pins = known.task, known.pins
-    nothing = outcome.best is None and not (pins.pins or pins.operators)
+    nothing, left = outcome.best is None, deadline - time.monotonic()
+    if nothing and (pins.pins or pins.operators):  # a pin on what a plan would be leaves that plan
+        nothing = search(task, Pins(), top=1, time_limit=max(left, 0.0)).best is None
+        left = deadline - time.monotonic()
     chips = fewer(task.cluster) if nothing or divides_badly(task.cluster.num_chips) else ()
-    left = deadline - time.monotonic()
     if not chips or left <= 0 or outcome.stopped:
         return outcome, ""
     part = search(replace(task, chips=chips), pins, top=question.top, time_limit=left)

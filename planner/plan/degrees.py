@@ -51,7 +51,7 @@ class Degrees(Part):
         "states+activations",
     ] = "none"
     """What is kept in host memory; ``states`` are weights, gradients and the optimizer's."""
-    order: tuple[str, ...]
+    order: tuple[Literal["dp", "tp", "pp", "cp"], ...]
     """Axes from innermost (neighbouring chips) to outermost."""
     pools: tuple[str, ...] = ()
     """The pool of every stage, where there are pools of different chips; empty where every stage has chips of all."""

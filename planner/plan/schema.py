@@ -21,6 +21,9 @@ from planner.plan.figures import Figures
 from planner.plan.part import Part
 
 SCHEMA_VERSION: Literal["1"] = "1"
+RUNS = r"([0-9]+(-[0-9]+)?(, [0-9]+(-[0-9]+)?)*)?"
+Runs = Annotated[str, Field(pattern=rf"^{RUNS}$")]
+"""Numbers of layers as runs, ``0-2, 5``; empty for none."""
 
 
 class Fingerprints(Part):
@@ -74,7 +77,7 @@ class Stage(Part):
     """One pipeline stage."""
 
     index: int
-    layers: tuple[str, ...]
+    layers: tuple[Runs, ...]
     """Layers of every chunk, folded: ``("0-7", "32-39")``."""
     recompute: dict[str, int] = Field(default_factory=dict)
     """How many of its layers recompute what, where layers differ: the first of every chunk as a whole (``full``), the
@@ -148,14 +151,14 @@ class BlockPlan(Part):
     """One distinct layer kind; equal layers share it."""
 
     name: str
-    layers: str
+    layers: Annotated[str, Field(pattern=rf"^(embedding|head|mtp|{RUNS})$")]
     """Layers that use it, folded: ``3-60``; or ``embedding``, ``head``, ``mtp``."""
     count: int
     forward: float
     """Seconds of one micro-batch forwards, everything exposed included: a stage's is the sum over its layers."""
     backward: float
     """The same backwards, recompute included."""
-    sizes: dict[str, float] = Field(default_factory=dict)
+    sizes: dict[str, Annotated[float, Field(gt=0)]] = Field(default_factory=dict)
     """Whole size of every dim, of ``batch`` and ``capacity`` a sequence; empty in plans that older versions made."""
     tensors: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     """The dims of every tensor, weights included, in order; empty in plans that older versions made."""
@@ -295,7 +298,7 @@ class Plan(Part):
     """Whether ``memory_upper`` and ``host_memory`` are within their limits."""
     derivations: dict[str, Derivation] = Field(default_factory=dict)
     """How numbers come about, by their ids: ``step.gradients``, ``memory.weights``, ``mfu``."""
-    stages: tuple[Stage, ...]
+    stages: Annotated[tuple[Stage, ...], Field(min_length=1)]
     blocks: tuple[BlockPlan, ...]
     uses: tuple[Use, ...] = ()
     """The ways to use pools of different chips, fastest first; empty where all chips are alike."""

@@ -203,7 +203,7 @@ def degrees_of(p: Prices, row: int = 0) -> Degrees:
         sequence_parallel=bool(rows.sp[row]),
         schedule=SCHEDULES[int(rows.schedule[row])],
         offload=OFFLOAD[int(rows.offload[row])],  # type: ignore[arg-type]
-        order=order,
+        order=order,  # type: ignore[arg-type]
         pools=() if p.mix is None else _pools(p.mix),
         chips_used=int(rows.ranks[row]),
     )

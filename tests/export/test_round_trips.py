@@ -140,11 +140,12 @@ def test_stages_on_different_chips(tmp_path: Path) -> None:
     )
     plan = find(question)
     assert isinstance(plan, Plan)
-    assert plan.degrees.pools == ("a100-sxm-80gb", "h100-sxm")
+    first, last = plan.degrees.pools
+    assert {first, last} == {"a100-sxm-80gb", "h100-sxm"}
     files = {file.name: file.text for file in export(plan, "megatron")}
     assert "remeasure.sh" not in files
     head = files["megatron.sh"].partition("PLAN_CHIPS")[0]
-    assert "start ranks 0-31 on a100-sxm-80gb, 32-63 on h100-sxm" in head
+    assert f"start ranks 0-31 on {first}, 32-63 on {last}" in head
     (tmp_path / "megatron.sh").write_text(files["megatron.sh"])
     alike = Question(model="", cluster="h100-sxm:64")
     found = check(tmp_path / "megatron.sh", alike, search=False)

@@ -6,10 +6,10 @@ import json
 import random
 import types
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import pytest
-from annotated_types import Ge
+from annotated_types import Ge, Gt, MinLen
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
@@ -42,6 +42,8 @@ def from_schema(kind: Any) -> st.SearchStrategy[Any]:
     if isinstance(kind, type) and issubclass(kind, BaseModel):
         return st.builds(kind, **{n: of_field(f) for n, f in kind.model_fields.items()})
     args = get_args(kind)
+    if get_origin(kind) is Annotated:
+        return constrained(args[0], args[1].metadata)
     if get_origin(kind) is Literal:
         return st.sampled_from(args)
     if get_origin(kind) is dict:
@@ -52,8 +54,22 @@ def from_schema(kind: Any) -> st.SearchStrategy[Any]:
 
 
 def of_field(field: FieldInfo) -> st.SearchStrategy[Any]:
-    """Values of a field: counts from 1 up, anything that its type allows otherwise."""
-    return st.integers(1, 10**15) if field.metadata == [Ge(1)] else from_schema(field.annotation)
+    """Values of a field: anything that its type and its bounds allow."""
+    return constrained(field.annotation, field.metadata)
+
+
+def constrained(kind: Any, notes: list[Any]) -> st.SearchStrategy[Any]:
+    """Counts from 1 up, sizes above 0, texts of a pattern, tuples that are not empty; else whatever the type allows."""
+    if not notes:
+        return from_schema(kind)
+    (note,) = notes
+    if note == Ge(1):
+        return st.integers(1, 10**15)
+    if note == Gt(0):
+        return st.floats(1e-12, 1e18)
+    if note == MinLen(1):
+        return st.lists(from_schema(get_args(kind)[0]), min_size=1, max_size=2).map(tuple)
+    return st.from_regex(note.pattern, fullmatch=True)
 
 
 PLANS = from_schema(Plan)
@@ -128,6 +144,11 @@ def changed(change: dict[str, Any]) -> str:
         (changed({"cluster.levels.0.width": 1}), "V04", "unknown key 'cluster.levels[0].width'"),
         (changed({"degrees.tp": None}), "V04", "key 'degrees.tp' is missing"),
         (changed({"degrees.tp": "eight"}), "V04", "'degrees.tp' is 'eight'; it should be a valid integer"),
+        (changed({"stages": []}), "V04", "'stages'"),
+        (changed({"stages.0.layers": ["x"]}), "V04", "'stages[0].layers[0]' is 'x'"),
+        (changed({"blocks.0.layers": "x"}), "V04", "'blocks[0].layers' is 'x'"),
+        (changed({"blocks.0.sizes": {"seq": 0}}), "V04", "'blocks[0].sizes.seq' is 0"),
+        (changed({"degrees.order": ["up"]}), "V04", "'degrees.order[0]' is 'up'"),
         (changed({"degrees.ep": 0}), "V04", "'degrees.ep' is 0; it should be greater than or equal to 1"),
         (changed({"degrees.schedule": "zb"}), "V04", "'degrees.schedule' is 'zb'; it should be 'gpipe', '1f1b'"),
         (changed({"degrees": None}), "V04", "key 'degrees' is missing"),
