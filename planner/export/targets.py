@@ -19,6 +19,7 @@ from planner.export import (
     torchtitan,
     transformers,
 )
+from planner.export.agreement import require_agreement
 from planner.export.files import File
 from planner.export.refusal import Limits, pinned
 from planner.export.view import View
@@ -87,9 +88,10 @@ def export(plan: Plan, to: str) -> list[File]:
     """A plan as a trainer's own files. Rows of measured runs have one chip, so that pools get no ``remeasure.sh``.
 
     Raises:
-        PlannerError: an unknown format (W02), or what the format cannot hold (W01).
+        PlannerError: an unknown format (W02), what the format cannot hold (W01), or a plan whose parts disagree (V04).
     """
     found = target(to)
+    require_agreement(plan)
     limits = Limits(found.release)
     name = plan.recipe.optimizer
     limits.refuse(name in UNKNOWN, f"the optimizer {name}", "shardwright plan … --optimizer adamw")
