@@ -63,7 +63,19 @@ def test_ranges_of_pins_that_nothing_lies_in(capsys: pytest.CaptureFixture[str])
 
 def test_no_plan_says_which_rule_and_what_would_do(capsys: pytest.CaptureFixture[str]) -> None:
     """Neither 13 chips nor fewer divide five sequences of prime length."""
-    words = "plan gpt2 -c h100-sxm:13 -b 5 -s 1021 --trainer fsdp --quiet".split()
+    words = [
+        "plan",
+        "gpt2",
+        "-c",
+        "h100-sxm:13",
+        "-b",
+        "5",
+        "-s",
+        "1021",
+        "--trainer",
+        "fsdp",
+        "--quiet",
+    ]
     assert main(words) == 3
     out = " ".join(capsys.readouterr().out.split())
     assert "Why global batch 5 is not a multiple of dp × micro-batch = 13 × 1." in out
