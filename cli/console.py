@@ -97,7 +97,12 @@ class Screen:
             self.say(text)
 
     def say(self, text: str) -> None:
-        """Talk."""
+        """Talk, whole words on a line where a person reads it."""
+        if sys.stderr.isatty():
+            from textwrap import fill
+
+            lines = (fill(line, self.width, break_on_hyphens=False) for line in text.split("\n"))
+            text = "\n".join(lines)
         put(text + "\n", sys.stderr)
 
 

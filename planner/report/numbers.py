@@ -7,6 +7,9 @@ from collections.abc import Sequence
 
 from planner.units import GIB, MS, US, three_digits
 
+TOLD = 5e-4
+"""Share of a step from which on it is told that other stages might gain it."""
+
 
 def gib(size: float) -> str:
     """Bytes as GiB with one decimal, without the unit."""

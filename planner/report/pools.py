@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import groupby
 
 from planner.plan.schema import Plan
-from planner.report.numbers import percent, slower
+from planner.report.numbers import TOLD, percent, slower
 from planner.report.tables import INDENT, Column, Line, Style, flow, styled, table
 from planner.units import show_seconds
 
@@ -57,7 +57,9 @@ def searched_pools(plan: Plan, width: int) -> list[Line]:
         f"Searched {proof.searched:,} layouts on one pool, on all alike and with stages on several."
     )
     if proof.optimal:
-        bound = f"None is faster in this cost model; other stages of this one gain at most {percent(proof.cut_gap)}."
+        bound = "None is faster in this cost model."
+        if proof.cut_gap >= TOLD:
+            bound = f"{bound[:-1]}; other stages of this one gain at most {percent(proof.cut_gap)}."
     else:
         bound = (
             f"Nothing can be faster than {show_seconds(proof.bound)} (gap {percent(proof.gap)})."

@@ -16,6 +16,7 @@ from planner.report.degrees import alternative_columns, described, equal_legend
 from planner.report.detail import details
 from planner.report.no_plan import render_no_plan
 from planner.report.numbers import (
+    TOLD,
     bar,
     dollars,
     gib,
@@ -47,8 +48,6 @@ WIDEST = 100
 """Columns of a page, however wide the terminal."""
 VERDICT = 80
 """Columns of the verdict, so that it can be pasted anywhere."""
-TOLD = 5e-4
-"""Share of a step from which on it is told that other stages might gain it."""
 BAR = 30
 LABELS = 22
 """Least columns of the labels beside bars."""
