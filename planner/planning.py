@@ -75,17 +75,11 @@ def plan(
             pin_prices=pin_prices(known.pins, float(outcome.step[0]), without.step),
         )
         found = build_plan(known.task, outcome, header, own)
-        if not question.figures:
-            return found
-        try:
-            drawn = figures(outcome.best.task, outcome.row(0), outcome, known.pins)
-        except KeyboardInterrupt:  # the answer is there already
-            return found
-        return found.model_copy(update={"figures": drawn})
+        return drawn(found, question, outcome.row(0), outcome, known.pins)
     ruled_out: tuple[Fault, ...] = ()
     if not len(outcome.space.candidates):
         ruled_out = _of_the_roles(known, _fewest_faults(known))
-        if known.pins.pins or known.pins.operators:
+        if known.pins.restrict:
             raise PlannerError(*(_unsatisfied(known) or ruled_out or _nothing_left(known)))
     miss = build_miss(
         known.task,
@@ -103,13 +97,7 @@ def plan(
 def price(question: Question, layout: Mapping[str, int | str]) -> Plan:
     """What a stated layout costs; nothing is searched.
 
-    Args:
-        question: what is asked; its pins on operators hold, other pins must agree with the layout.
-        layout: degrees and settings by name, such as ``{"tp": 8, "pp": 4, "recompute": "full"}``. Degrees that are left
-            out are 1, except dp, which takes what is left of the chips.
-
-    Raises:
-        PlannerError: wrong input, or every rule of the trainer that the layout breaks.
+    Args and errors: as :func:`planner.asking.price`, for chips of one kind.
     """
     known = understand(question)
     task, pins, row = _layout(known, layout)
@@ -133,10 +121,24 @@ def price(question: Question, layout: Mapping[str, int | str]) -> Plan:
         asked=known.asked.model_copy(update={"layout": dict(layout)}),
         pin_prices=pin_prices(pinned, float(exact(priced).step[0]), step),
     )
-    found = price_plan(task, priced, header)
+    return drawn(price_plan(task, priced, header), question, priced)
+
+
+def drawn(
+    found: Plan,
+    question: Question,
+    best: Prices,
+    outcome: Outcome | None = None,
+    pins: Pins | None = None,
+) -> Plan:
+    """The plan with the figures of a report, where they are asked for; one who interrupts keeps the plan without."""
     if not question.figures:
         return found
-    return found.model_copy(update={"figures": figures(priced.task, priced, None, None)})
+    try:
+        made = figures(best.task, best, outcome, pins)
+    except KeyboardInterrupt:
+        return found
+    return found.model_copy(update={"figures": made})
 
 
 def _some_idle(
@@ -145,7 +147,7 @@ def _some_idle(
     """The outcome, or that of fewer chips where it is better, and why the others are idle."""
     task, pins = known.task, known.pins
     nothing, left = outcome.best is None, deadline - time.monotonic()
-    if nothing and (pins.pins or pins.operators):  # a pin on what a plan would be leaves that plan
+    if nothing and pins.restrict:  # a pin on what a plan would be leaves that plan
         nothing = search(task, Pins(), top=1, time_limit=max(left, 0.0)).best is None
         left = deadline - time.monotonic()
     chips = fewer(task.cluster) if nothing or divides_badly(task.cluster.num_chips) else ()

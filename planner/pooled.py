@@ -11,10 +11,9 @@ from planner.hardware.limit import memory_limit
 from planner.hardware.pools import Pools
 from planner.plan.layout import SEATS, plain
 from planner.plan.schema import Assumption, NoPlan, Plan
-from planner.planning import header_of, made_by
+from planner.planning import drawn, header_of, made_by
 from planner.question import Question, Understood, assumed_hardware, fingerprint, understand
 from planner.search.engine import Progress
-from planner.search.figures import figures
 from planner.search.miss import build_miss
 from planner.search.pins import from_layout
 from planner.search.pools.answer import build_plan, pool_facts, price_placed
@@ -40,11 +39,8 @@ def plan_pools(
     best = found[0]
     if best.steps:
         plan = build_plan(site, pools, found, header_of(known, known.pins))
-        if not question.figures:
-            return plan
-        task = best.rows[0].task
-        drawn = figures(task, best.rows[0], best.outcome, known.pins if best.outcome else None)
-        return plan.model_copy(update={"figures": drawn})
+        pins = known.pins if best.outcome else None
+        return drawn(plan, question, best.rows[0], best.outcome, pins)
     return _miss(known, site, pools, found)
 
 
@@ -74,11 +70,7 @@ def price_pools(question: Question, pools: Pools, layout: Mapping[str, int | str
     header = replace(
         header_of(known, pinned), asked=known.asked.model_copy(update={"layout": dict(layout)})
     )
-    plan = price_placed(site, pools, priced, header)
-    if not question.figures:
-        return plan
-    drawn = figures(priced.task, priced, None, None)
-    return plan.model_copy(update={"figures": drawn})
+    return drawn(price_placed(site, pools, priced, header), question, priced)
 
 
 def understood(question: Question, pools: Pools) -> tuple[Understood, Site]:
@@ -92,7 +84,7 @@ def understood(question: Question, pools: Pools) -> tuple[Understood, Site]:
     stand_in = replace(weakest, num_chips=pools.num_chips, assumed=())
     known = understand(replace(question, memory_limit=None), stand_in)
     if known.pins.operators:
-        raise PlannerError.of("C06", "pins on operators are not taken on pools of different chips.")
+        raise _not_taken("--pin on operators is")
     tasks = []
     for pool in pools.pools:
         pool.chip.peak_for(known.task.recipe.precision)
@@ -130,11 +122,12 @@ def _check(question: Question) -> None:
     }
     for option, given in taken.items():
         if given:
-            raise PlannerError.of(
-                "C06",
-                f"{option} is not taken on pools of different chips.",
-                "Leave it out, or ask about one pool at a time.",
-            )
+            raise _not_taken(f"{option} is")
+
+
+def _not_taken(what: str) -> PlannerError:
+    told = f"{what} not taken on pools of different chips."
+    return PlannerError.of("C06", told, "Leave it out, or ask about one pool at a time.")
 
 
 def _miss(known: Understood, site: Site, pools: Pools, found: tuple[Way, ...]) -> NoPlan:

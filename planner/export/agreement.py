@@ -29,5 +29,6 @@ def require_agreement(plan: Plan) -> None:
                 f"tensors of block '{block.name}' have {listed(unknown, 'and')}, its sizes do not"
             )
     if told:
-        faults = (Fault("V04", f"the parts of the plan disagree: {each}.") for each in told)
+        fix = ("Take the file as it was written, or make it anew: shardwright plan --like FILE",)
+        faults = (Fault("V04", f"the parts of the plan disagree: {each}.", fix) for each in told)
         raise PlannerError(*faults)

@@ -6,13 +6,18 @@ The published JSON Schema comes from these classes (``shardwright schema model``
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from planner.errors import listed
 from planner.frontends.fields import Description, slip
 from planner.units import Json
+
+if TYPE_CHECKING:
+    from pydantic import GetJsonSchemaHandler
+    from pydantic.json_schema import JsonSchemaValue
+    from pydantic_core import CoreSchema
 
 MOST = 10**8
 
@@ -115,6 +120,17 @@ class ExpertsPart(Description):
     router_bias: bool = False
 
 
+class _NumberOrRuns:
+    """What ``layers`` may be, told when a schema is asked for."""
+
+    @staticmethod
+    def __get_pydantic_json_schema__(
+        _core: CoreSchema, _handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        number: JsonSchemaValue = {"type": "integer", "minimum": 1}
+        return {"anyOf": [number, {"type": "array", "items": Run.model_json_schema()}]}
+
+
 class KindPart(Description):
     """One kind of layer; what it leaves out stands at the top of the file."""
 
@@ -162,17 +178,7 @@ class ModelDescription(KindPart):
     """Longest sequence the model card states."""
     kinds: dict[str, dict[str, Json]] = Field(default_factory=dict)
     """Kinds of layers by name, each with what KindPart has."""
-    layers: Annotated[
-        list[Run],
-        WithJsonSchema(
-            {
-                "anyOf": [
-                    {"type": "integer", "minimum": 1},
-                    {"type": "array", "items": Run.model_json_schema()},
-                ]
-            }
-        ),
-    ]
+    layers: Annotated[list[Run], _NumberOrRuns]
     """The number of layers, or runs such as ``{of: dense, times: 3}`` or ``{of: [window, full], times: 12}``."""
     norm: Norm = "rms"
     tied: bool = False

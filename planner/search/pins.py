@@ -87,6 +87,11 @@ class Pins:
     """Operators are free as in semi-automatic mode, although none may be pinned."""
 
     @property
+    def restrict(self) -> bool:
+        """Whether there are any."""
+        return bool(self.pins or self.operators)
+
+    @property
     def semi_automatic(self) -> bool:
         """Whether strategies of operators are part of the search."""
         return self.free or bool(self.operators)
