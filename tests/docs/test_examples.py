@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import planner
+from cli.main import main
 
 ROOT = Path(__file__).parents[2]
 FLAGS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
@@ -37,3 +38,11 @@ def test_examples_of_a_page(page):
 def test_examples_of_a_module(name):
     found = doctest.testmod(importlib.import_module(name), optionflags=FLAGS)
     assert found.attempted and not found.failed
+
+
+def test_the_readme_shows_the_plan_as_it_is(capsys):
+    """A refit changes the page that ``make demo`` prints: the README shows the same one."""
+    block = (ROOT / "README.md").read_text(encoding="utf-8").partition("```text\n")[2]
+    assert main(["plan", "llama-3-70b", "--cluster", "h100-sxm:256", "--quiet"]) == 0
+    shown = block.partition("```")[0].partition("\n  Next ")[0].strip("\n")
+    assert capsys.readouterr().out.strip("\n") == shown
