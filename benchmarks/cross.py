@@ -19,7 +19,7 @@ import numpy as np
 
 from benchmarks.fit import cases, parameters
 from planner.calibrate.evaluate import predict
-from planner.calibrate.fit import NOISE, Parameter, apply, owners
+from planner.calibrate.fit import NOISE, Parameter, apply, owners, touches
 from planner.calibrate.readings import step_seconds
 from planner.calibrate.row_task import Case
 from planner.units import Array, BoolArray
@@ -52,7 +52,7 @@ class Problem:
         base = self.errors(np.zeros(len(self.parameters)))
         found = np.zeros((len(self.cases), len(self.parameters)))
         for column, p in enumerate(self.parameters):
-            mine = [i for i, case in enumerate(self.cases) if p.owner in owners(case)[p.kind]]
+            mine = [i for i, case in enumerate(self.cases) if touches(p, case)]
             x = np.zeros(len(self.parameters))
             x[column] = MOVED
             found[mine, column] = (self.errors(x, mine) - base[mine]) / MOVED

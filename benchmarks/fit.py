@@ -20,7 +20,7 @@ from planner.calibrate.fit import Fitted, Parameter, fit, owners
 from planner.calibrate.row_task import Case, case_of
 from planner.calibrate.runs import read_runs
 from planner.calibrate.shapes import NotPricedError
-from planner.trainers.generations import PARTS, PATH, generation
+from planner.trainers.generations import PARTS, PATH, generation, holder
 from planner.units import Json
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -85,8 +85,9 @@ def parameters(some: list[Case]) -> list[Parameter]:
             found["chip", chip.name, field] = replace(
                 one, high=MOST_EFFICIENT / _present(one, [case])
             )
-        for name in mine["software"]:
+        for run_by in mine["software"]:
             for field, width in SOFTWARE_FIELDS:
+                name = holder(run_by, field)
                 value = _value(name, field)
                 shared = field in PARTS["overlap"]
                 if value > 0 and _says(case, field) and not (shared and value >= 1.0):

@@ -20,6 +20,7 @@ from planner.calibrate.readings import step_seconds
 from planner.calibrate.row_task import Case
 from planner.hardware.chip import Chip
 from planner.hardware.cluster import Cluster
+from planner.trainers.generations import holder
 from planner.trainers.trainer import Trainer
 from planner.units import Array, Json
 
@@ -78,12 +79,19 @@ def owners(case: Case) -> dict[str, set[str]]:
     }
 
 
+def touches(parameter: Parameter, case: Case) -> bool:
+    """Whether a case is priced with the number that a parameter is a factor on."""
+    mine = owners(case)[parameter.kind]
+    if parameter.kind == "software":
+        return parameter.owner in {holder(name, parameter.field) for name in mine}
+    return parameter.owner in mine
+
+
 def apply(case: Case, factors: Mapping[Parameter, float]) -> Case:
     """The case with every number that it depends on multiplied by its factor."""
-    mine = owners(case)
     cluster, trainer = case.task.cluster, case.task.trainer
     for parameter, factor in factors.items():
-        if parameter.owner not in mine[parameter.kind] or factor == 1.0:
+        if factor == 1.0 or not touches(parameter, case):
             continue
         if parameter.kind == "software":
             trainer = _scaled_trainer(trainer, parameter.field, factor)
@@ -153,7 +161,7 @@ def fit(
         told: called with a line of progress.
     """
     cases = [case for case in cases if step_seconds(case.run)[0]]
-    touched = [[p.owner in owners(case)[p.kind] for p in parameters] for case in cases]
+    touched = [[touches(p, case) for p in parameters] for case in cases]
     groups = Counter(case.run.group for case in cases)
     weight = np.array([groups[case.run.group] ** -0.5 for case in cases]) / NOISE
     if noise is not None:

@@ -54,9 +54,25 @@ FLAGS = (
 
 @lru_cache(maxsize=1)
 def table() -> dict[str, dict[str, Json]]:
-    """The data of all generations, by name."""
+    """The data of all generations, by name; one that is ``like`` another holds only what differs from it."""
+    own = _own()
+    return {name: own.get(data.get("like", name), {}) | data for name, data in own.items()}
+
+
+@lru_cache(maxsize=1)
+def _own() -> dict[str, dict[str, Json]]:
     found: dict[str, dict[str, Json]] = json.loads(PATH.read_text(encoding="utf-8"))
     return found
+
+
+def holder(name: str, field: str) -> str:
+    """The generation whose number a field of this one is: its own, or that of the one that it is like.
+
+    >>> holder("megatron-core-overlap", "tp"), holder("megatron-core-overlap", "ep")
+    ('megatron-core-overlap', 'megatron-core')
+    """
+    own = _own()[name]
+    return name if field in own else str(own.get("like", name))
 
 
 def generation(name: str) -> Trainer:

@@ -73,7 +73,7 @@ MEGATRON = Trainer(
         source=(
             "tp with user buffers (--tp-comm-overlap): fitted, range 0.4-0.75; gradients and weights "
             "(--overlap-grad-reduce, --overlap-param-gather): H100 rows do as well with 0.3 as with more; sends: "
-            "fitted; ep without overlap (with it 0.4, three rows); cp assumed, no row shows it"
+            "fitted; ep: without --overlap-moe-expert-parallel-comm, whatever tp does; cp assumed, no row shows it"
         ),
     ),
     overhead=Overhead(
