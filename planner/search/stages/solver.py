@@ -23,6 +23,7 @@ import numpy as np
 from planner.cost.bounds import lower_bound, stage_bound
 from planner.cost.makespan import makespan
 from planner.cost.orders import Schedule
+from planner.search.stages.branches import branch
 from planner.search.stages.table import StageTable
 from planner.units import Array, IntArray
 
@@ -90,7 +91,14 @@ def solve(table: StageTable, start: IntArray | None = None, known: float = np.in
         *([] if start is None or not table.allows(start[None])[0] else [start]),
     ]
     found, seconds = _improved(table, np.unique(np.stack(cuts), axis=0))
-    return Stages(found, seconds, _bound(table, least[0], period[0], seconds))
+    stages = Stages(found, seconds, _bound(table, least[0], period[0], seconds))
+    return stages if stages.proven else _branched(table, stages)
+
+
+def _branched(table: StageTable, known: Stages) -> Stages:
+    """What beginnings of cuts that may be faster lead to; proven where all of them were looked at."""
+    found, seconds, whole = branch(table, known.layers, known.makespan)
+    return Stages(found, seconds, seconds if whole else min(known.bound, seconds))
 
 
 def _possible(table: StageTable, whole: float, known: float) -> bool:

@@ -1,0 +1,172 @@
+"""Cuts stage by stage: all beginnings that could still become the best one, at most so many of them.
+
+A beginning of a cut is dropped once no end of it is faster than the best cut that is known. Where all that is left was
+looked at, the best one is proven; where there was more than the width allows, the beginnings of the least bounds go on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from planner.cost.bounds import stage_bound
+from planner.cost.makespan import makespan
+from planner.cost.orders import Schedule
+from planner.search.stages.table import StageTable
+from planner.units import Array, BoolArray, IntArray
+
+WIDTH = 400
+"""Beginnings of cuts that are kept of every number of stages."""
+BATCH = 16
+"""Cuts that are simulated together, those of the least bounds first."""
+MOST = 320
+"""Cuts that are simulated in all."""
+EQUAL = 1e-9
+"""Relative difference of two makespans that counts as none."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Paths:
+    """For every stage one path through a schedule: ``once`` for each stage before it, ``stays`` and ``later``.
+
+    The path of stage i takes what the stages before it take once, ``stays[i]`` times its own seconds, and ``later``
+    times what every stage behind it takes. Beside it, where backwards are whole, the path of one micro-batch.
+
+    Proof: :mod:`planner.cost.bounds`; 1F1B runs ``m - p + i`` pairs of a backward and a forward between the forwards
+    and the backwards that one micro-batch at the beginning and one in the end meet.
+    """
+
+    once: Array
+    """Seconds of every run on every stage that count before a stage's own path; shape as of the table's seconds."""
+    own: Array
+    """Seconds of every run on every stage, forward and backward."""
+    stays: Array
+    """``(stages,)``; minus infinity where a stage has no such path."""
+    later: float
+    pairs: Array
+    """Seconds of the sends before every stage; ``(stages,)``."""
+
+    @staticmethod
+    def of(table: StageTable) -> Paths:
+        """Paths of the table's schedule."""
+        p, m = table.num_stages, table.micro_batches
+        own = table.forward + table.backward
+        if table.schedule.splits:
+            return Paths(table.forward, own, np.full(p, float(m)), 0.0, table.pairs / 2)
+        if table.schedule == Schedule.GPIPE:
+            return Paths(own, own, np.full(p, float(m)), 1.0, table.pairs)
+        turns = m - p + np.arange(p)
+        return Paths(own, own, np.where(turns >= 0, turns + 1.0, -np.inf), 2.0, table.pairs)
+
+    def staying(self, stage: int, own: Array) -> Array:
+        """Seconds that the path of a stage spends there."""
+        times = self.stays[stage]
+        return times * own if np.isfinite(times) else np.full_like(own, -np.inf)
+
+    def behind(self, table: StageTable) -> tuple[Array, Array]:
+        """Least seconds of all stages from each on, and least longest path among theirs, by the first layer left.
+
+        Shapes: ``(stages + 1, layers + 1)`` each.
+        """
+        p, layers = table.num_stages, table.num_layers
+        rest, path = np.full((2, p + 1, layers + 1), np.inf)
+        rest[p, layers], path[p, layers] = 0.0, -np.inf
+        for stage in reversed(range(p)):
+            high = np.arange(layers + 1)[:, None] + table.sizes
+            inside, high = high <= layers, np.minimum(high, layers)
+            own, after = self.own[stage], np.where(inside, rest[stage + 1][high], np.inf)
+            with np.errstate(invalid="ignore"):
+                stays = self.staying(stage, own) + self.later * after
+                longest = np.maximum(stays, self.once[stage] + path[stage + 1][high])
+            open_ = np.isfinite(own + after)
+            crossed = self.pairs[stage]
+            rest[stage] = np.where(open_, own + after, np.inf).min(axis=1) + crossed
+            path[stage] = np.where(open_, longest, np.inf).min(axis=1) + crossed
+        return rest, path
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Begun:
+    """Beginnings of cuts; arrays ``(n,)``."""
+
+    layers: IntArray
+    """Of the stages so far; ``(n, stages so far)``."""
+    end: IntArray
+    once: Array
+    """Seconds before the path of the next stage."""
+    whole: Array
+    """Seconds of one micro-batch through the stages so far."""
+    path: Array
+    """The longest path of the stages so far."""
+    bound: Array
+    """Seconds that no cut that begins so beats."""
+
+    def take(self, index: IntArray | BoolArray) -> _Begun:
+        return _Begun(*(getattr(self, name)[index] for name in self.__slots__))
+
+
+def branch(table: StageTable, best: IntArray, seconds: float) -> tuple[IntArray, float, bool]:
+    """A cut that is no worse than the best one that is known, its makespan, and whether no other is faster.
+
+    Args:
+        table: what every stage may hold.
+        best: the cut that is known.
+        seconds: its makespan.
+    """
+    paths = Paths.of(table)
+    behind = paths.behind(table)
+    none, start = np.zeros(1), np.zeros(1, np.int64)
+    begun = _Begun(np.zeros((1, 0), np.int64), start, none, none, none - np.inf, none)
+    whole = True
+    for stage in range(table.num_stages):
+        begun = _longer(table, paths, behind, begun, stage, seconds)
+        if len(begun.end) > WIDTH:
+            whole = False
+            begun = begun.take(np.argpartition(begun.bound, WIDTH)[:WIDTH])
+    cuts = begun.layers
+    times = table.times(cuts)
+    bounds = stage_bound(table.schedule, table.micro_batches, *times[:2], table.send, times[2])
+    order = np.argsort(bounds, kind="stable")
+    for first in range(0, len(cuts), BATCH):
+        part = order[first : first + BATCH]
+        if bounds[part[0]] >= seconds:
+            break
+        if first >= MOST:
+            return best, seconds, False
+        forward, backward, weight = (each[part] for each in times)
+        found = makespan(table.schedule, table.micro_batches, forward, backward, table.send, weight)
+        place = int(found.argmin())
+        if found[place] < seconds:
+            best, seconds = cuts[part[place]], float(found[place])
+    return best, seconds, whole
+
+
+def _longer(
+    table: StageTable,
+    paths: Paths,
+    behind: tuple[Array, Array],
+    begun: _Begun,
+    stage: int,
+    known: float,
+) -> _Begun:
+    """Beginnings with every run of layers that the next stage may hold, if a cut that begins so may be faster."""
+    low, crossed, rest = begun.end[:, None], paths.pairs[stage], behind[0][stage + 1]
+    high = low + table.sizes
+    own = paths.own[stage][begun.end]
+    inside = (high <= table.num_layers) & np.isfinite(own)
+    high = np.minimum(high, table.num_layers)
+    with np.errstate(invalid="ignore"):
+        stays = begun.once[:, None] + paths.staying(stage, own) + crossed
+        path = np.maximum(begun.path[:, None] + paths.later * (own + crossed), stays)
+        once = begun.once[:, None] + paths.once[stage][begun.end] + crossed
+        whole = begun.whole[:, None] + own + crossed
+        bound = np.maximum(path + paths.later * rest[high], once + behind[1][stage + 1][high])
+        if not table.schedule.splits:
+            bound = np.maximum(bound, whole + rest[high])
+        row, place = np.nonzero(inside & (bound < known * (1.0 - EQUAL)))
+    return _Begun(
+        np.column_stack([begun.layers[row], table.sizes[place]]),
+        high[row, place],
+        *(each[row, place] for each in (once, whole, path, bound)),
+    )
