@@ -5,7 +5,7 @@ Layers are recomputed in turn from all chunks of a stage, so that chunks stay as
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -44,7 +44,7 @@ class Chunked(Runs):
                 found = solve(pricing, pricing.stage, even, least, bound)
                 if found is None:
                     continue
-                start, seconds = found
+                start, seconds, bound = found.layers, found.makespan, max(bound, found.bound)
             elif np.isinf(pricing.loads(even[None])).any():
                 continue
             else:
@@ -116,14 +116,31 @@ class Priced:
 
     def makespans(self, cuts: IntArray) -> Array:
         """Seconds of the schedule of cuts that fit; ``(n,)``."""
+        return self._makespans([self.cut(cut) for cut in cuts])
+
+    def least(self, cuts: IntArray) -> Array:
+        """Seconds that no choice of what chunks recompute beats; ``(n,)``.
+
+        Where layers are free in that, the schedule with none recomputed.
+        """
+        if self.count is not None or self.runs.mixing == "alike":
+            return self.makespans(cuts)
+        return self._makespans([uniform(cut, NONE) for cut in cuts])
+
+    def _makespans(self, cuts: Sequence[Cut]) -> Array:
+        p = self.runs.p
+        schedule, send = Schedule(int(p.rows.schedule[0])), p.sends.boundaries(self.runs.pp)[0]
+        forward, backward, weight = self._seconds(cuts)
+        return np.asarray(makespan(schedule, self.micro_batches, forward, backward, send, weight))
+
+    def _seconds(self, cuts: Sequence[Cut]) -> tuple[Array, Array, Array]:
+        """Forward, backward and weight seconds of chunks; ``(n, stages, chunks a stage)`` each."""
         runs = self.runs
         blocks = np.stack(
-            [cut_blocks(runs.model, self.cut(cut), runs.pp, folded=self.folded) for cut in cuts]
+            [cut_blocks(runs.model, cut, runs.pp, folded=self.folded) for cut in cuts]
         )
-        seconds = (*block_seconds(runs.p), weight_seconds(runs.p))
-        forward, backward, weight = (blocks @ part[0] for part in seconds)
-        schedule, send = Schedule(int(runs.p.rows.schedule[0])), runs.p.sends.boundaries(runs.pp)[0]
-        return np.asarray(makespan(schedule, self.micro_batches, forward, backward, send, weight))
+        forward, backward = block_seconds(runs.p)
+        return blocks @ forward[0], blocks @ backward[0], blocks @ weight_seconds(runs.p)[0]
 
     def cut(self, layers: IntArray) -> Cut:
         """A cut that fits, with what its layers recompute."""

@@ -8,9 +8,10 @@ cuts are all simulated.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import combinations_with_replacement
 from math import comb
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import numpy as np
 
@@ -18,14 +19,21 @@ from planner.units import Array, IntArray
 
 EXHAUSTIVE = 1500
 """Number of cuts up to which every one is simulated."""
-ROUNDS = 4
-"""Rounds of simulated improvement at most."""
-SIMULATED = 8
-"""Cuts that are simulated in a round: those whose busiest stages take least."""
+FEW = 16
+"""Chunks up to which every layer may move to every chunk."""
+ROUNDS = {True: 8, False: 4}
+"""Rounds of simulated improvement at most: where chunks are few, and where not."""
+SIMULATED = {True: 64, False: 8}
+"""Cuts that are simulated in a round, those whose busiest stages take least; likewise."""
+KEPT = {True: 6, False: 1}
+"""Best cuts that each round goes on from, likewise."""
 TAKERS = 6
 """Stages that may take a layer from the busiest one: those that are busy the least."""
 EQUAL = 1e-9
 """Relative difference of two times that counts as none."""
+
+_Timed: TypeAlias = tuple[float, tuple[int, ...]]
+"""Seconds of a cut, and its layers."""
 
 
 class Pricing(Protocol):
@@ -37,14 +45,28 @@ class Pricing(Protocol):
     def makespans(self, cuts: IntArray) -> Array:
         """Seconds of the schedule; ``(n,)``."""
 
+    def least(self, cuts: IntArray) -> Array:
+        """Seconds that no choice of what is recomputed beats; ``(n,)``."""
+
     @property
     def lead(self) -> Array:
         """Seconds of the schedule, about, in which a stage is not reached yet or no longer; ``(stages,)``."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Levelled:
+    """The best cut found."""
+
+    layers: IntArray
+    """Layers of every chunk, in the order of the model."""
+    makespan: float
+    bound: float
+    """Seconds that no cut beats, where every one was looked at; 0 elsewhere."""
+
+
 def solve(
     pricing: Pricing, stage: IntArray, start: IntArray, least: IntArray, enough: float = 0.0
-) -> tuple[IntArray, float] | None:
+) -> Levelled | None:
     """The cut of the least makespan that is found, never a worse one than the first; None where none fits.
 
     Args:
@@ -55,25 +77,43 @@ def solve(
         enough: seconds that no cut beats; a cut that reaches them is not improved.
     """
     if comb(int((start - least).sum()) + len(start) - 1, len(start) - 1) <= EXHAUSTIVE:
-        return _best(pricing, _every(int(start.sum()), least))
-    first = _best(pricing, start[None])
-    if first is not None and first[1] <= enough * (1.0 + EQUAL):
-        return first
+        return _best_of_all(pricing, _every(int(start.sum()), least))
+    first = _simulated(pricing, start[None])
+    if first and first[0][0] <= enough * (1.0 + EQUAL):
+        return Levelled(start, first[0][0], 0.0)
     near = [start]
     for lead in (np.zeros_like(pricing.lead), pricing.lead):
         level = _levelled(pricing, lead, stage, start, least)
         near += [level, *_turned(level, stage, least)]
-    best = _best(pricing, np.unique(np.stack(near), axis=0))
-    for _ in range(ROUNDS if best is not None else 0):
-        assert best is not None
-        loads = pricing.loads(best[0][None])[0] + pricing.lead
-        moves = np.vstack([_moves(best[0], loads, stage, least), _shifts(best[0], least)])
-        longest = (pricing.loads(moves) + pricing.lead).max(axis=1)
-        found = _best(pricing, moves[np.argsort(longest, kind="stable")[:SIMULATED]])
-        if found is None or found[1] >= best[1] * (1.0 - EQUAL):
+    found = _improved(pricing, stage, np.unique(np.stack(near), axis=0), least)
+    return None if found is None else Levelled(np.array(found[1]), found[0], 0.0)
+
+
+def _improved(pricing: Pricing, stage: IntArray, cuts: IntArray, least: IntArray) -> _Timed | None:
+    """The best of some cuts and of what moving single layers makes of the best ones, round by round."""
+    few = len(least) <= FEW
+    seen: set[tuple[int, ...]] = set()
+    best: list[_Timed] = []
+    for _ in range(ROUNDS[few]):
+        before = best
+        new = [cut for cut in np.unique(cuts, axis=0) if tuple(cut.tolist()) not in seen]
+        seen.update(tuple(cut.tolist()) for cut in new)
+        if new:
+            best = sorted(best + _simulated(pricing, np.stack(new), SIMULATED[few]))[: KEPT[few]]
+        if best == before:
             break
-        best = found
-    return best
+        cuts = np.vstack([_near(pricing, stage, np.array(cut), least) for _, cut in best])
+    return best[0] if best else None
+
+
+def _near(pricing: Pricing, stage: IntArray, cut: IntArray, least: IntArray) -> IntArray:
+    """Cuts that differ by one layer: all of them where chunks are few, else the promising ones."""
+    if len(cut) > FEW:
+        loads = pricing.loads(cut[None])[0] + pricing.lead
+        return np.vstack([_moves(cut, loads, stage, least), _shifts(cut, least)])
+    one = np.eye(len(cut), dtype=np.int64)
+    near = cut + (one[:, None] - one).reshape(-1, len(cut))
+    return np.asarray(near[(near >= least).all(axis=1)])
 
 
 def floor(values: Array, num_layers: int) -> float:
@@ -100,14 +140,27 @@ def floor(values: Array, num_layers: int) -> float:
     return float(times[low]) if low < len(times) else np.inf
 
 
-def _best(pricing: Pricing, cuts: IntArray) -> tuple[IntArray, float] | None:
-    """The best of some cuts, those that fit simulated."""
-    cuts = cuts[np.isfinite(pricing.loads(cuts)).all(axis=1)] if len(cuts) else cuts
-    if not len(cuts):
+def _best_of_all(pricing: Pricing, cuts: IntArray) -> Levelled | None:
+    """The best of all cuts; none is faster than the least that any of them may take."""
+    found = _simulated(pricing, cuts)
+    if not found:
         return None
-    found = pricing.makespans(cuts)
-    place = int(found.argmin())
-    return cuts[place], float(found[place])
+    seconds, cut = min(found)
+    bound = float(pricing.least(np.array([cut for _, cut in found])).min())
+    return Levelled(np.array(cut), seconds, min(bound, seconds))
+
+
+def _simulated(pricing: Pricing, cuts: IntArray, most: int | None = None) -> list[_Timed]:
+    """Seconds of cuts that fit, of those at most whose busiest stages take least."""
+    loads = pricing.loads(cuts)
+    fits = np.isfinite(loads).all(axis=1)
+    cuts, longest = cuts[fits], (loads[fits] + pricing.lead).max(axis=1)
+    if most is not None:
+        cuts = cuts[np.argsort(longest, kind="stable")[:most]]
+    if not len(cuts):
+        return []
+    seconds = pricing.makespans(cuts).tolist()
+    return list(zip(seconds, map(tuple, cuts.tolist()), strict=True))
 
 
 def _every(num_layers: int, least: IntArray) -> IntArray:
