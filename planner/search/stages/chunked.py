@@ -96,7 +96,8 @@ class Priced:
         self.stage = np.arange(runs.pp * runs.vpp) % runs.pp
         if self.folded:
             self.stage[runs.pp :] = self.stage[: runs.pp][::-1]
-        self.mine = [np.flatnonzero(self.stage == stage) for stage in range(runs.pp)]
+        self.mine = np.stack([np.flatnonzero(self.stage == stage) for stage in range(runs.pp)])
+        self.keys: dict[bytes, Key] = {}
         self.known: dict[Key, tuple[Array, IntArray, IntArray]] = {}
         self.micro_batches = int(runs.p.micro_batches[0])
 
@@ -109,10 +110,11 @@ class Priced:
 
     def loads(self, cuts: IntArray) -> Array:
         """Seconds in which every stage is busy, infinite where it cannot hold its layers; ``(n, stages)``."""
-        keys = [self._keys(cut) for cut in cuts]
-        self._learn({key for row in keys for key in row})
-        seconds = [[self.known[key][0][stage] for stage, key in enumerate(row)] for row in keys]
-        return np.array(seconds).reshape(len(cuts), self.runs.pp) * self.micro_batches
+        stages = self.runs.pp
+        keys = self._keys(cuts)
+        self._learn(set(keys))
+        seconds = [self.known[key][0][place % stages] for place, key in enumerate(keys)]
+        return np.array(seconds).reshape(len(cuts), stages) * self.micro_batches
 
     def makespans(self, cuts: IntArray) -> Array:
         """Seconds of the schedule of cuts that fit; ``(n,)``."""
@@ -145,30 +147,35 @@ class Priced:
     def cut(self, layers: IntArray) -> Cut:
         """A cut that fits, with what its layers recompute."""
         again = np.zeros((2, len(layers)), dtype=np.int64)
-        keys = self._keys(layers)
+        keys = self._keys(layers[None])
         self._learn(set(keys))
         for stage, key in enumerate(keys):
             _, full, part = (values[stage] for values in self.known[key])
-            chunks = [chunk for chunk, _ in self._turns(layers, stage)]
+            mine = self.mine[stage]
+            chunks = mine[[place for place, _ in _turns(layers[mine].tolist())]]
             np.add.at(again[0], chunks[:full], 1)
             np.add.at(again[1], chunks[full : full + part], 1)
         return Cut(layers, again[0], again[1])
 
-    def _turns(self, layers: IntArray, stage: int) -> list[tuple[int, int]]:
-        """Chunk and place in it of a stage's layers: the first of every chunk, then the second."""
-        sizes = [(int(chunk), int(layers[chunk])) for chunk in self.mine[stage]]
-        most = max(size for _, size in sizes)
-        return [(chunk, turn) for turn in range(most) for chunk, size in sizes if turn < size]
+    def _keys(self, cuts: IntArray) -> list[Key]:
+        """Keys of all stages of the first cut, of the second, and so on."""
+        held = cuts[:, self.mine]
+        if len(self.runs.model.blocks) > 1:
+            held = np.concatenate([held, (np.cumsum(cuts, axis=1) - cuts)[:, self.mine]], axis=-1)
+        rows = np.ascontiguousarray(held).reshape(-1, held.shape[-1])
+        whole = rows.view(np.dtype((np.void, rows.itemsize * rows.shape[1])))
+        names: list[bytes] = [bytes(row) for row in whole.ravel().tolist()]
+        for place, name in enumerate(names):
+            if name not in self.keys:
+                self.keys[name] = self._key(rows[place].tolist())
+        return [self.keys[name] for name in names]
 
-    def _keys(self, layers: IntArray) -> list[Key]:
-        kinds = self.runs.model.layers
-        first = (np.cumsum(layers) - layers).tolist()
-        found = []
-        for stage, mine in enumerate(self.mine):
-            turns = self._turns(layers, stage)
-            full = -1 if self.count is None else int(np.minimum(layers[mine], self.count).sum())
-            found.append((tuple(kinds[first[chunk] + turn] for chunk, turn in turns), full))
-        return found
+    def _key(self, held: list[int]) -> Key:
+        """Of a stage: layers of every chunk, then their first layers where layers differ in kind."""
+        kinds, v = self.runs.model.layers, self.runs.vpp
+        first = held[v:] or [0] * v
+        run = tuple(kinds[first[place] + turn] for place, turn in _turns(held[:v]))
+        return run, -1 if self.count is None else sum(min(n, self.count) for n in held[:v])
 
     def _learn(self, keys: set[Key]) -> None:
         """Seconds and recompute of stages that were not met before."""
@@ -185,3 +192,9 @@ class Priced:
         for number, key in enumerate(new):
             which = place[:, number]
             self.known[key] = seconds[:, number], found.full[which], found.selective[which]
+
+
+def _turns(sizes: list[int]) -> list[tuple[int, int]]:
+    """Chunk and place in it of a stage's layers: the first of every chunk, then the second."""
+    turns = range(max(sizes))
+    return [(chunk, turn) for turn in turns for chunk, size in enumerate(sizes) if turn < size]
