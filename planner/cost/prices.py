@@ -19,6 +19,7 @@ from planner.cost.offload import activation_copies, offloaded
 from planner.cost.partition import block_counts, even_cut, stages_of
 from planner.cost.sends import Sends, sends
 from planner.cost.setting import axis_members
+from planner.cost.shared_ends import with_shared_ends
 from planner.cost.states import StateCost, state_cost
 from planner.cost.table import BlockTable, block_table
 from planner.hardware.chip import Chip
@@ -141,6 +142,8 @@ def prices(
         blocks: a table that holds their blocks already, with each candidate's row in it.
     """
     table, key = blocks or block_table(task, rows)
+    if task.cut.shared_ends:
+        table, key = with_shared_ends(task, rows, table, key)
     names = STATE_COLUMNS + (() if task.trainer.memory.gradient_buffer else ("micro_batch",))
     first, index = distinct([getattr(rows, name) for name in names])
     meshes = rows.take(first)
