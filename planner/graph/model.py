@@ -66,6 +66,11 @@ class Model:
         body = sum(self.blocks[index].num_trained for index in self.layers)
         return self.embedding.num_trained + body + self.head.num_trained
 
+    @property
+    def ends(self) -> Block:
+        """Embedding and head as one block: a tied table is one weight of it. Its stream is the layers' stream."""
+        return self.embedding.then(self.head)
+
     def all_blocks(self) -> tuple[Block, ...]:
         """Embedding, distinct layer blocks, multi-token-prediction modules, head: in that order."""
         return (self.embedding, *self.blocks, *self.mtp, self.head)

@@ -6,7 +6,7 @@ alone follow FLOPs, bytes, legal strategies, layouts and collectives; nothing he
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Literal, TypeAlias
 
@@ -103,6 +103,33 @@ class Block:
         """The block's weights in order of first use."""
         names = dict.fromkeys(name for op in self.operators for name in op.weights)
         return tuple(self.tensors[name] for name in names)
+
+    def then(self, other: Block) -> Block:
+        """This block and one that reads its output, as one: what is tied between them is one weight of it."""
+        shared = {t.name for t in other.weights()}
+        names = {name: name if name in shared else f"{other.name}.{name}" for name in other.tensors}
+        names |= dict(zip(other.inputs[:1], self.outputs[:1], strict=True))
+        tensors = {names[t.name]: replace(t, name=names[t.name]) for t in other.tensors.values()}
+        operators = tuple(
+            replace(
+                op,
+                name=f"{other.name}.{op.name}",
+                reads=tuple(replace(use, tensor=names[use.tensor]) for use in op.reads),
+                writes=tuple(names[name] for name in op.writes),
+                saves=tuple(names[name] for name in op.saves),
+            )
+            for op in other.operators
+        )
+        return Block(
+            name=f"{self.name} and {other.name}",
+            sizes={**other.sizes, **self.sizes},
+            tensors={**tensors, **self.tensors},
+            operators=(*self.operators, *operators),
+            inputs=(*self.inputs, *(names[name] for name in other.inputs[1:])),
+            outputs=tuple(names[name] for name in other.outputs),
+            tied=self.tied | (other.tied - {t.name for t in self.weights()}),
+            per_token={**other.per_token, **self.per_token},
+        )
 
     def elements(self, dims: tuple[DimName, ...]) -> float:
         """Number of elements over these dims for one sequence; an exact integer for weights."""

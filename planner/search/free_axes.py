@@ -326,14 +326,3 @@ def _code(placement: Placement | None, dims: tuple[DimName, ...]) -> int:
     if isinstance(placement, Shard):
         return 2 + dims.index(placement.dim)
     return 1 if isinstance(placement, Partial) else 0
-
-
-def weight_share(s: Space, each: Strategies, weight: Tensor) -> tuple[BoolArray, BoolArray, Array]:
-    """Which axes cut a weight, over which its gradient is partial, and its share on a rank.
-
-    Shapes: (n, axes), (n, axes), (n,).
-    """
-    own = [dim for dim in each.dims if dim is not None and dim in weight.dims]
-    lacks = [dim for dim in each.dims if dim is not None and dim not in weight.dims]
-    cut = each.splits(own)
-    return cut, each.splits(lacks), 1.0 / s.mesh.ranks(cut)

@@ -48,15 +48,15 @@ def narrow(
     costs: Sequence[Array],
     edges: Sequence[tuple[int, int]],
     tables: Sequence[Array],
-    upper: float | None = None,
-) -> Tables:
-    """The same problem without strategies that no optimum uses.
+    upper: float = np.inf,
+) -> Tables | None:
+    """The same problem without strategies that no optimum uses; None where no choice keeps within a given cost.
 
     Args:
         costs: one vector a node.
         edges: pairs of distinct nodes, none twice.
         tables: one an edge.
-        upper: keeps every choice that costs no more; None for what the best known choice costs.
+        upper: keeps every choice that costs no more; where it is inf, the best choice met takes its place.
     """
     left = Tables(
         [np.asarray(c) for c in costs],
@@ -64,14 +64,16 @@ def narrow(
         list(tables),
         [np.arange(len(c)) for c in costs],
     )
-    least, weight = np.inf if upper is None else upper, np.zeros(len(left.edges))
+    least, weight = upper, np.zeros(len(left.edges))
     for _ in range(ROUNDS):
         tree = _tree(len(left.costs), left.edges, weight)
         bounds, choice = _bounds(left, tree)
-        if upper is None:
+        if upper == np.inf:
             least = min(least, _descended(left, choice))
         limit = least + SLACK * abs(least) if np.isfinite(least) else np.inf
         masks = [bound <= limit for bound in bounds]
+        if not all(mask.any() for mask in masks):
+            return None
         weight += np.array([edge in tree for edge in range(len(left.edges))])
         if all(mask.all() for mask in masks):
             if weight.all():

@@ -1,24 +1,21 @@
 """A block on free axes as a choice problem: nodes and edges as numbers, priced.
 
-Nodes are operators (strategies), tensors (layouts in which they stand) and weights (axes over which their states are
-sharded besides); edges are the conversions forwards and backwards. A tensor's node says, for an axis that does not cut
-it, whether its gradient is summed there or left partial: conversions backwards start from that. A tensor with several
-readers has a second node, a copy that they share: what they want alike is converted once, both ways.
+Nodes are operators (strategies), tensors (layouts in which they stand) and weights (how they lie and over which axes
+their states are sharded besides); edges are the conversions forwards and backwards. A tensor's node says, for an axis
+that does not cut it, whether its gradient is summed there or left partial: conversions backwards start from that. A
+tensor with several readers has a node more for every copy that they share (:mod:`planner.search.copies`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from itertools import chain, combinations
 
 import numpy as np
 
-from planner.cost.collectives import collective
-from planner.cost.resharding import Conversions, StepKind
-from planner.cost.states import state_bytes
+from planner.cost.resharding import Conversions
 from planner.errors import PlannerError, listed, nearest
-from planner.graph.placement import Kind, Layout, Split
+from planner.search.copies import Tree, Trees, leaves
 from planner.search.free_axes import (
     ROWS,
     Side,
@@ -29,55 +26,10 @@ from planner.search.free_axes import (
     seconds,
     stand,
     strategies,
-    weight_share,
 )
-from planner.units import Array, BoolArray, IntArray
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
-    """What is asked of a block's plan."""
-
-    sequences: int
-    """Sequences of one micro-batch on all ranks of the mesh."""
-    micro_batches: int = 1
-    """Micro-batches a step; gradients are reduced once for all of them."""
-    memory_limit: float | None = None
-    """Bytes a rank for the states and saved activations of all layers; None where memory is no matter."""
-    layers: int = 1
-    """Layers of this block on a rank: a pipeline stage holds so many, all alike."""
-    in_flight: float = 1.0
-    """Micro-batches whose saved activations a rank holds at once: what the pipeline's schedule leaves waiting."""
-    pins: Mapping[str, Split] = field(default_factory=dict)
-    """Strategies of operators that are fixed."""
-    lies: Mapping[str, Layout] = field(default_factory=dict)
-    """Layouts of tensors that are fixed: how inputs arrive, how outputs leave."""
-    repeated: bool = True
-    """The block follows on itself: it leaves its stream as it found it."""
-    overlapped: bool = False
-    """What the trainer hides behind compute costs nothing, as much as it would hide of each kind of communication."""
-    time_limit: float = 60.0
-    """Seconds for the integer program, where memory is limited."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Weight:
-    """A weight at one operator: what sharding its states costs under every strategy."""
-
-    name: str
-    operator: int
-    table: Array
-    """Seconds. Shapes: (strategies, groups)."""
-    usage: Array
-    """Bytes of states on a rank, of all layers. Shapes: (strategies, groups)."""
-    elements: Array
-    """Elements on a rank before its states are sharded. Shapes: (strategies,)."""
-    partial: BoolArray
-    """Axes over which its gradient is partial. Shapes: (strategies, axes)."""
-
-    def group(self, state: int, *, keep: bool) -> int:
-        """The group that a state of the weight's node stands for."""
-        return state // len(np.unique(self.usage[:, 0])) if keep else state
+from planner.search.free_weights import Weight, weights_of
+from planner.search.wish import Wish
+from planner.units import Array, IntArray
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -91,8 +43,6 @@ class Form:
     inner: tuple[Array, ...]
     """Seconds of sums that operators finish themselves (the loss's statistics)."""
     stands: tuple[Stand, ...]
-    groups: tuple[tuple[int, ...], ...]
-    """Sets of axes over which states may be sharded."""
     weights: tuple[Weight, ...]
 
     def exposed(self, name: str, *, again: bool = False) -> float:
@@ -136,15 +86,9 @@ def form_of(s: Space, wish: Wish) -> Form:
             at, summed = one.writer.operator, one.writer.backward
             inner[at] = one.layouts.seconds[one.writer.forward, summed]
             stands[number] = replace(one, writer=replace(one.writer, forward=summed))
-    axes = range(len(s.mesh.sizes))
-    groups = tuple(chain.from_iterable(combinations(axes, n) for n in range(len(axes) + 1)))
-    weights = tuple(
-        _weight(s, wish, number, name, every[number], groups)
-        for number, op in enumerate(s.plain.operators)
-        for name in op.weights
-    )
     compute = tuple(c.forward + c.backward for c in costs)
-    return Form(s, wish, every, compute, tuple(inner), tuple(stands), groups, weights)
+    weights = weights_of(s, wish, every)
+    return Form(s, wish, every, compute, tuple(inner), tuple(stands), weights)
 
 
 def _named(pins: Iterable[str], names: list[str], what: str) -> None:
@@ -173,75 +117,6 @@ def _pinned(s: Space, number: int, wish: Wish) -> Strategies:
     return found
 
 
-def _weight(
-    s: Space,
-    wish: Wish,
-    number: int,
-    name: str,
-    each: Strategies,
-    groups: tuple[tuple[int, ...], ...],
-) -> Weight:
-    """Gathers forwards and backwards, gradients reduced where they are partial, scattered where states are sharded."""
-    cut, partial, share = weight_share(s, each, s.plain.tensors[name])
-    kinds = state_bytes(s.task)
-    elements = s.block.elements(s.block.tensors[name].dims) * share
-    columns, usages = [], []
-    for group in groups:
-        inside = np.isin(np.arange(len(s.mesh.sizes)), group)
-        ranks = float(np.prod([s.mesh.sizes[a] for a in group]))
-        possible = ~(cut & inside).any(axis=1) & (elements % ranks == 0)
-        moves = weight_moves(s, elements, partial, group)
-        total = np.zeros(len(elements))
-        for kind, _, _, taken in moves:
-            total += (
-                weight_exposed(s, wish, kind)
-                * taken
-                / (1 if kind == "all-gather" else wish.micro_batches)
-            )
-        columns.append(np.where(possible, total, np.inf))
-        kept = (kinds.weights + kinds.gradients + kinds.optimizer) * elements / ranks
-        usages.append(wish.layers * kept)
-    table, usage = np.stack(columns, axis=1), np.stack(usages, axis=1)
-    return Weight(name, number, table, usage, elements, partial)
-
-
-def weight_exposed(s: Space, wish: Wish, kind: StepKind) -> float:
-    """Exposed share of gathering a weight or reducing its gradient."""
-    overlap = s.task.trainer.overlap
-    if not wish.overlapped:
-        return 1.0
-    return overlap.weights if kind == "all-gather" else overlap.gradients
-
-
-WeightMove = tuple[Kind, BoolArray, Array, Array]
-"""Kind, the axes that take part, bytes and seconds. Shapes: (n, axes), (n,), (n,)."""
-
-
-def weight_moves(
-    s: Space, elements: Array, partial: BoolArray, group: tuple[int, ...]
-) -> list[WeightMove]:
-    """What a weight costs when its states are sharded over a group; a gather forwards and one backwards."""
-    inside = np.broadcast_to(np.isin(np.arange(partial.shape[1]), group), partial.shape)
-    whole = elements * s.task.recipe.weight_bytes
-    grads = elements * state_bytes(s.task).gradients
-    scattered = partial & inside
-    less = grads / s.mesh.ranks(scattered)
-    wanted: list[tuple[Kind, BoolArray, Array]] = [
-        ("reduce-scatter", scattered, grads),
-        ("all-reduce", partial & ~inside, less),
-    ]
-    if group:
-        gather: tuple[Kind, BoolArray, Array] = ("all-gather", inside, whole)
-        wanted = [gather, gather, *wanted]
-    return [(kind, axes, size, _joint(s, kind, axes, size)) for kind, axes, size in wanted]
-
-
-def _joint(s: Space, kind: Kind, axes: BoolArray, size: Array) -> Array:
-    """Seconds of one collective over several axes at once, row by row; 0 where there are none."""
-    spread = s.mesh.joint(axes)
-    return np.where(axes.any(axis=1), collective(kind, size, spread, s.mesh.cluster), 0.0)
-
-
 @dataclass(slots=True)
 class Numbers:
     """Nodes and edges as numbers; operators come first."""
@@ -260,6 +135,11 @@ class Numbers:
         total = sum(float(cost[k]) for cost, k in zip(self.costs, choice, strict=True))
         pairs = self.tables.items()
         return total + sum(float(table[choice[i], choice[j]]) for (i, j), table in pairs)
+
+    def used(self) -> list[Array]:
+        """Bytes of every node's states, 0 where it keeps nothing. Shapes: (states,) each."""
+        pairs = zip(self.costs, self.usages, strict=True)
+        return [np.zeros(len(cost)) if usage is None else usage for cost, usage in pairs]
 
     def edge(self, first: int, second: int, table: Array) -> None:
         pair, turned = ((first, second), table) if first < second else ((second, first), table.T)
@@ -308,11 +188,11 @@ def _read_table(form: Form, one: Stand, side: Side, *, keep: bool) -> Array:
     return table
 
 
-def _copied_table(form: Form, one: Stand, *, keep: bool) -> Array:
-    """Seconds from where a tensor stands to the copy that its readers share, and of their gradients back."""
+def _copied_table(form: Form, one: Stand, *, again: bool) -> Array:
+    """Seconds from a tensor or a copy of it to a copy, and of the gradient back; with ``again`` made a second time."""
     cost, ends = form.seconds(one), bare(one.layouts)
     table = cost[np.ix_(ends, ends)]
-    if keep and any(side.saves for side in one.readers):
+    if again:
         table = table + form.seconds(one, again=True)[np.ix_(ends, ends)]
     if has_gradient(form, one):
         table = table + cost[: len(ends), : len(ends)].T
@@ -328,54 +208,84 @@ def is_saved(one: Stand) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
+class Copy:
+    """A copy that readers share."""
+
+    source: int
+    """Node of what it is made from."""
+    node: int
+    reader: int
+    """One of those that share it."""
+    again: bool
+    """Whether it is made a second time for the backward pass."""
+
+
+@dataclass(slots=True)
+class Places:
+    """Where a tensor stands among the nodes."""
+
+    kept: int
+    """The layout that is kept."""
+    copies: list[Copy] = field(default_factory=list)
+    """Each after what it is made from."""
+    read: dict[int, int] = field(default_factory=dict)
+    """What every reader takes."""
+
+
+@dataclass(frozen=True, slots=True)
 class Nodes:
     """Where things are among the nodes."""
 
-    kept: tuple[int, ...]
-    """Node of every stand: the layout that is kept."""
-    used: tuple[int, ...]
-    """Node of the copy that its readers share; the same where there is only one."""
+    stands: tuple[Places, ...]
     weights: tuple[int, ...]
 
 
-def numbers(form: Form, *, keep: bool) -> tuple[Numbers, Nodes]:
-    """The choice problem; with ``keep``, one layout a saved tensor is kept and others are made again backwards."""
-    p, kept, used = Numbers(), [], []
+def numbers(form: Form, trees: Trees, *, keep: bool) -> tuple[Numbers, Nodes]:
+    """The choice problem where readers share copies in a given way.
+
+    Args:
+        form: all that is priced.
+        trees: of every tensor with readers; those that a tree lacks cost nothing.
+        keep: one layout a saved tensor is kept, and others are made again backwards.
+    """
+    p, stands = Numbers(), []
     apart = loose(form)
     for number, (compute, inner) in enumerate(zip(form.compute, form.inner, strict=True)):
         p.node(compute + inner, apart[number] if keep else None)
     for one in form.stands:
         cost, saved = _tensor_cost(form, one), keep and is_saved(one)
         usage = form.saved(one)[bare(one.layouts)] if saved else None
-        kept.append(p.node(cost, usage))
-        used.append(kept[-1])
-        if len(one.readers) > 1:
-            used[-1] = p.node(np.zeros(len(cost)))
-            p.edge(kept[-1], used[-1], _copied_table(form, one, keep=keep))
+        places = Places(p.node(cost, usage))
+        stands.append(places)
         if one.writer is not None:
             table = _written_table(form, one, one.writer, keep=keep)
-            p.edge(one.writer.operator, kept[-1], table)
-        for side in one.readers:
-            p.edge(used[-1], side.operator, _read_table(form, one, side, keep=keep))
-    return p, Nodes(tuple(kept), tuple(used), _add_weights(form, p, keep=keep))
-
-
-def _add_weights(form: Form, p: Numbers, *, keep: bool) -> tuple[int, ...]:
-    """A node a weight: the group; with ``keep`` also the operator's share of it, so that bytes are the node's."""
-    nodes = []
+            p.edge(one.writer.operator, places.kept, table)
+        if one.readers:
+            _add_readers(form, p, one, places, trees[one.name], places.kept, keep=keep)
+    weights = []
     for weight in form.weights:
-        count, groups = weight.table.shape
-        if not keep:
-            nodes.append(p.node(np.zeros(groups)))
-            p.edge(weight.operator, nodes[-1], weight.table)
-            continue
-        sizes, which = np.unique(weight.usage[:, 0], return_inverse=True)
-        usage = weight.usage[np.unique(which, return_index=True)[1]]
-        nodes.append(p.node(np.zeros(usage.size), usage.T.ravel()))
-        table = np.full((count, groups, len(sizes)), np.inf)
-        table[np.arange(count), :, which.ravel()] = weight.table
-        p.edge(weight.operator, nodes[-1], table.reshape(count, -1))
-    return tuple(nodes)
+        weights.append(p.node(weight.seconds, weight.usage if keep else None))
+        for operator, table in zip(weight.operators, weight.tables, strict=True):
+            p.edge(operator, weights[-1], table)
+    return p, Nodes(tuple(stands), tuple(weights))
+
+
+def _add_readers(
+    form: Form, p: Numbers, one: Stand, places: Places, tree: Tree, source: int, *, keep: bool
+) -> None:
+    """A reader takes the source; branches take a copy of it."""
+    if isinstance(tree, int):
+        side = one.readers[tree]
+        places.read[tree] = source
+        p.edge(source, side.operator, _read_table(form, one, side, keep=keep))
+        return
+    below = leaves(tree)
+    again = keep and any(one.readers[reader].saves for reader in below)
+    copy = Copy(source, p.node(np.zeros(len(one.layouts.layouts))), below[0], again)
+    places.copies.append(copy)
+    p.edge(source, copy.node, _copied_table(form, one, again=again))
+    for branch in tree:
+        _add_readers(form, p, one, places, branch, copy.node, keep=keep)
 
 
 def loose(form: Form) -> list[Array]:

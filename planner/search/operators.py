@@ -7,7 +7,7 @@ the cheapest choice turns out to be.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
@@ -17,26 +17,26 @@ from planner.cost.strategies import Phase
 from planner.errors import PlannerError
 from planner.graph.operator import Block, DimName
 from planner.graph.placement import AxisName, Layout, Split
+from planner.search.copies import Trees, cheapest
 from planner.search.free_axes import Stand, Strategies, ring, space
+from planner.search.free_weights import Weight, weight_exposed
 from planner.search.narrow import narrow
 from planner.search.operator_problem import (
     Form,
     Nodes,
     Numbers,
-    Weight,
+    Places,
     bare,
     form_of,
     has_gradient,
     is_saved,
     loose,
     numbers,
-    weight_exposed,
-    weight_moves,
 )
-from planner.search.operator_problem import Wish as Wish
 from planner.search.solver import Memory, TooWideError, eliminate
 from planner.search.solver import build as build_problem
 from planner.search.solver.solve import solve
+from planner.search.wish import Wish as Wish
 from planner.trainers.trainer import Task
 from planner.units import Array, IntArray, show_bytes
 
@@ -91,37 +91,78 @@ def solve_block(block: Block, mesh: FreeMesh, task: Task, wish: Wish) -> Choice:
         PlannerError: a pin is impossible (N02) or the pins exclude each other (N03).
     """
     form = form_of(space(block, mesh, task, wish.sequences, repeated=wish.repeated), wish)
-    return _limited(form) if wish.memory_limit is not None else _free(form)
+
+    limit = wish.memory_limit
+
+    def solved(trees: Trees, known: _Solved | None, seconds: float) -> _Solved:
+        p, nodes = numbers(form, trees, keep=limit is not None)
+        if limit is None:
+            return _free(p, nodes, known.cost if known else np.inf, seconds)
+        if known is None:
+            return _limited(p, nodes, limit, seconds)
+        return _proved(p, nodes, limit, known, seconds)
+
+    readers = {one.name: len(one.readers) for one in form.stands}
+    best, bound = cheapest(readers, solved, wish.time_limit)
+    return _told(form, best, bound, keep=limit is not None)
 
 
-def _free(form: Form) -> Choice:
-    p, nodes = numbers(form, keep=False)
-    choice, bound = _least(p.costs, p, form.wish.time_limit)
+@dataclass(frozen=True, slots=True, eq=False)
+class _Solved:
+    """The best choice where readers share copies in a given way."""
+
+    nodes: Nodes
+    choice: IntArray
+    """Empty where none costs less than what was known."""
+    cost: float
+    bound: float
+    price: float = 0.0
+    """Of memory, with the highest bound."""
+
+
+def _none(nodes: Nodes, bound: float) -> _Solved:
+    """No choice that costs less than what was known."""
+    return _Solved(nodes, np.zeros(0, dtype=np.int64), np.inf, bound)
+
+
+def _free(p: Numbers, nodes: Nodes, known: float, seconds: float) -> _Solved:
+    choice, bound = _least(p.costs, p, seconds, known)
+    if choice is None:
+        return _none(nodes, bound)
     cost = p.cost(choice)
-    return _told(form, nodes, choice, cost, min(bound, cost), keep=False)
+    return _Solved(nodes, choice, cost, min(bound, cost))
 
 
-def _excluded() -> PlannerError:
-    return PlannerError.of(
-        "N03", "The pinned strategies and layouts exclude each other.", "Pin fewer operators."
-    )
+def _least(
+    costs: list[Array], p: Numbers, seconds: float, known: float = np.inf
+) -> tuple[IntArray | None, float]:
+    """The optimum with these node costs and its value; where it is too wide for elimination, the best and a bound.
 
-
-def _least(costs: list[Array], p: Numbers, time_limit: float) -> tuple[IntArray, float]:
-    """The optimum with these node costs and its value; where it is too wide for elimination, the best and a bound."""
-    left = narrow(costs, list(p.tables), list(p.tables.values()))
+    None where nothing costs less than what is known.
+    """
+    left = narrow(costs, list(p.tables), list(p.tables.values()), known)
+    if left is None:
+        return _nothing(known)
     try:
         found = eliminate(left.costs, left.edges, left.tables)
         reached, bound = found.choice, float(found.value)
     except TooWideError:
-        answer = solve(build_problem(left.costs, left.edges, left.tables), seconds=time_limit)
+        answer = solve(build_problem(left.costs, left.edges, left.tables), seconds=seconds)
         if answer.choice is None:
-            raise _excluded() from None
+            return _nothing(known if answer.bound == np.inf else min(known, answer.bound))
         reached, bound = answer.choice, answer.bound
     if not np.isfinite(bound):
-        raise _excluded()
+        return _nothing(known)
     choice = [kept[k] for kept, k in zip(left.kept, reached.tolist(), strict=True)]
     return np.array(choice, dtype=np.int64), bound
+
+
+def _nothing(bound: float) -> tuple[None, float]:
+    if bound == np.inf:
+        raise PlannerError.of(
+            "N03", "The pinned strategies and layouts exclude each other.", "Pin fewer operators."
+        )
+    return None, bound
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,29 +176,27 @@ class _Priced:
     price: float
 
 
-def _limited(form: Form) -> Choice:
+def _limited(p: Numbers, nodes: Nodes, limit: float, seconds: float) -> _Solved:
     """A price of memory first: its bound rules strategies out, and the integer program decides among the rest."""
-    limit = form.wish.memory_limit
-    assert limit is not None
-    p, nodes = numbers(form, keep=True)
-    usages = [
-        np.zeros(len(cost)) if usage is None else usage
-        for cost, usage in zip(p.costs, p.usages, strict=True)
-    ]
+    usages = p.used()
 
     def priced(price: float) -> _Priced:
         costs = [cost + price * usage for cost, usage in zip(p.costs, usages, strict=True)]
-        choice, value = _least(costs, p, form.wish.time_limit)
+        choice, value = _least(costs, p, seconds)
+        assert choice is not None
         used = sum(float(u[k]) for u, k in zip(usages, choice, strict=True))
         return _Priced(choice, p.cost(choice), used, value - price * limit, price)
 
     least = priced(0.0)
     if least.usage <= limit:
-        return _told(form, nodes, least.choice, least.cost, least.bound, keep=True)
+        return _Solved(nodes, least.choice, least.cost, least.bound)
     best, tight = _prices(priced, least, limit)
-    if best.cost - tight.bound > 1e-9 * best.cost:
-        return _proved(form, p, nodes, usages, best, tight)
-    return _told(form, nodes, best.choice, best.cost, tight.bound, keep=True)
+    found = _Solved(nodes, best.choice, best.cost, tight.bound, tight.price)
+    if best.cost - tight.bound <= 1e-9 * best.cost:
+        return found
+    better = _proved(p, nodes, limit, found, seconds)
+    bound = max(tight.bound, better.bound)
+    return replace(better if len(better.choice) else found, bound=bound)
 
 
 def _prices(
@@ -186,13 +225,13 @@ def _prices(
         low, high = (low, middle) if middle.usage <= limit else (middle, high)
 
 
-def _proved(
-    form: Form, p: Numbers, nodes: Nodes, usages: list[Array], best: _Priced, tight: _Priced
-) -> Choice:
-    """The integer program over the strategies that the bound leaves."""
-    limit, pairs = form.wish.memory_limit or 0.0, list(p.tables)
-    costs = [c + tight.price * u for c, u in zip(p.costs, usages, strict=True)]
-    left = narrow(costs, pairs, list(p.tables.values()), best.cost + tight.price * limit)
+def _proved(p: Numbers, nodes: Nodes, limit: float, known: _Solved, seconds: float) -> _Solved:
+    """The integer program over the strategies that prices leave, for what costs less than is known."""
+    pairs, usages, price = list(p.tables), p.used(), known.price
+    costs = [c + price * u for c, u in zip(p.costs, usages, strict=True)]
+    left = narrow(costs, pairs, list(p.tables.values()), known.cost + price * limit)
+    if left is None:
+        return _none(nodes, known.cost)
     some = [v for v, usage in enumerate(p.usages) if usage is not None]
     memory = Memory(
         nodes=np.array(some, dtype=np.int64),
@@ -202,33 +241,31 @@ def _proved(
         limit=limit,
     )
     real = [cost[kept] for cost, kept in zip(p.costs, left.kept, strict=True)]
-    answer = solve(build_problem(real, pairs, left.tables, memory), seconds=form.wish.time_limit)
-    bound = max(tight.bound, min(answer.bound, best.cost))
-    if answer.choice is None or answer.cost > best.cost:
-        return _told(form, nodes, best.choice, best.cost, bound, keep=True)
+    answer = solve(build_problem(real, pairs, left.tables, memory), seconds=seconds)
+    bound = min(answer.bound, known.cost)
+    if answer.choice is None or answer.cost >= known.cost:
+        return _none(nodes, bound)
     chosen = zip(left.kept, answer.choice.tolist(), strict=True)
     choice = np.array([kept[k] for kept, k in chosen], dtype=np.int64)
-    return _told(form, nodes, choice, answer.cost, bound, keep=True)
+    return _Solved(nodes, choice, answer.cost, bound, price)
 
 
-def _told(
-    form: Form, nodes: Nodes, choice: IntArray, cost: float, bound: float, *, keep: bool
-) -> Choice:
+def _told(form: Form, found: _Solved, bound: float, *, keep: bool) -> Choice:
     """A choice in names, with all that it moves."""
-    s, count = form.space, len(form.every)
+    s, count, nodes, choice = form.space, len(form.every), found.nodes, found.choice
     layouts: dict[str, Layout] = {}
     moves: list[Collective] = []
-    for one, kept, used in zip(form.stands, nodes.kept, nodes.used, strict=True):
+    for one, places in zip(form.stands, nodes.stands, strict=True):
         ends = bare(one.layouts)
-        layouts[one.name] = one.layouts.placements(int(ends[choice[kept]]))
-        moves += _moved(form, one, choice, (kept, used), keep=keep)
+        layouts[one.name] = one.layouts.placements(int(ends[choice[places.kept]]))
+        moves += _moved(form, one, choice, places, keep=keep)
     if form.wish.repeated and (pair := ring(s.block)):
         layouts[pair[0]] = layouts[pair[1]]
     states = {}
     for weight, node in zip(form.weights, nodes.weights, strict=True):
-        group = form.groups[weight.group(int(choice[node]), keep=keep)]
-        states[weight.name] = tuple(s.mesh.names[a] for a in group)
-        moves += _weight_moved(form, weight, int(choice[weight.operator]), group)
+        state = int(choice[node])
+        states[weight.name] = tuple(s.mesh.names[a] for a in weight.groups[state])
+        moves += _weight_moved(form, weight, state)
     return Choice(
         splits={
             each.op.name: each.split(s.mesh, int(k))
@@ -237,7 +274,7 @@ def _told(
         layouts=layouts,
         states=states,
         collectives=tuple(moves),
-        seconds=cost,
+        seconds=found.cost,
         compute=sum(float(c[k]) for c, k in zip(form.compute, choice[:count], strict=True)),
         memory=_memory(form, nodes, choice, keep=keep),
         bound=bound,
@@ -249,12 +286,10 @@ _Leg: TypeAlias = tuple[Phase, int, int, int, bool]
 
 
 def _legs(
-    one: Stand, choice: IntArray, at: tuple[int, int], *, keep: bool, back: bool
+    one: Stand, choice: IntArray, places: Places, *, keep: bool, back: bool
 ) -> Iterator[_Leg]:
     """All conversions of a tensor."""
-    ends = bare(one.layouts)
-    kept, used = (int(choice[node]) for node in at)
-    first = one.readers[0].operator if one.readers else -1
+    ends, kept = bare(one.layouts), int(choice[places.kept])
     if one.writer is not None:
         operator, own = one.writer.operator, one.writer
         k = choice[operator]
@@ -263,13 +298,16 @@ def _legs(
             yield "backward", operator, kept, int(own.backward[k]), False
         if keep and own.saves:
             yield "backward", operator, int(ends[kept]), int(own.backward[k]), True
-    if at[0] != at[1]:
-        yield "forward", first, int(ends[kept]), int(ends[used]), False
-        if keep and any(side.saves for side in one.readers):
-            yield "backward", first, int(ends[kept]), int(ends[used]), True
+    for copy in places.copies:
+        first = one.readers[copy.reader].operator
+        have, want = int(choice[copy.source]), int(choice[copy.node])
+        yield "forward", first, int(ends[have]), int(ends[want]), False
+        if copy.again:
+            yield "backward", first, int(ends[have]), int(ends[want]), True
         if back:
-            yield "backward", first, used, kept, False
-    for side in one.readers:
+            yield "backward", first, want, have, False
+    for reader, side in enumerate(one.readers):
+        used = int(choice[places.read[reader]])
         k = choice[side.operator]
         yield "forward", side.operator, int(ends[used]), int(side.forward[k]), False
         if keep and side.saves:
@@ -279,10 +317,10 @@ def _legs(
 
 
 def _moved(
-    form: Form, one: Stand, choice: IntArray, at: tuple[int, int], *, keep: bool
+    form: Form, one: Stand, choice: IntArray, places: Places, *, keep: bool
 ) -> Iterator[Collective]:
     for phase, operator, have, want, again in _legs(
-        one, choice, at, keep=keep, back=has_gradient(form, one)
+        one, choice, places, keep=keep, back=has_gradient(form, one)
     ):
         share = form.exposed(one.name, again=again)
         for step in one.layouts.path(have, want) if have != want else ():
@@ -306,17 +344,14 @@ def _dims(form: Form, one: Stand) -> tuple[DimName, ...]:
     return form.space.plain.tensors[one.name].dims
 
 
-def _weight_moved(
-    form: Form, weight: Weight, strategy: int, group: tuple[int, ...]
-) -> Iterator[Collective]:
-    s, row = form.space, slice(strategy, strategy + 1)
-    operator = form.every[weight.operator].op.name
-    moves = weight_moves(s, weight.elements[row], weight.partial[row], group)
-    for number, (kind, axes, size, taken) in enumerate(moves):
-        names = tuple(n for n, on in zip(s.mesh.names, axes[0], strict=True) if on)
-        phase: Phase = "forward" if kind == "all-gather" and number == 0 else "backward"
+def _weight_moved(form: Form, weight: Weight, state: int) -> Iterator[Collective]:
+    s, row = form.space, slice(state, state + 1)
+    operator = form.every[weight.operators[0]].op.name
+    for number, (kind, axes, size, taken) in enumerate(weight.moves):
+        names = tuple(n for n, on in zip(s.mesh.names, axes[row][0], strict=True) if on)
+        phase: Phase = "forward" if number == 0 else "backward"
         if names:
-            step = Step(kind, names, float(size[0]), float(taken[0]))
+            step = Step(kind, names, float(size[row][0]), float(taken[row][0]))
             share = weight_exposed(s, form.wish, kind)
             yield Collective(phase, weight.name, operator, step, share * step.seconds)
 
@@ -325,13 +360,12 @@ def _memory(form: Form, nodes: Nodes, choice: IntArray, *, keep: bool) -> float:
     """Bytes of states and of saved tensors; where memory is free every layout that a reader saves is kept."""
     total = 0.0
     for weight, node in zip(form.weights, nodes.weights, strict=True):
-        group = weight.group(int(choice[node]), keep=keep)
-        total += float(weight.usage[choice[weight.operator], group])
+        total += float(weight.usage[choice[node]])
     for operator, bytes_ in enumerate(loose(form)):
         total += float(bytes_[choice[operator]])
-    for one, node in zip(form.stands, nodes.kept, strict=True):
+    for one, places in zip(form.stands, nodes.stands, strict=True):
         local, ends = form.saved(one), bare(one.layouts)
-        kept = {int(ends[choice[node]])} if keep and is_saved(one) else set()
+        kept = {int(ends[choice[places.kept]])} if keep and is_saved(one) else set()
         if not keep:
             kept = {int(r.forward[choice[r.operator]]) for r in one.readers if r.saves}
             if one.writer is not None and one.writer.saves:

@@ -101,6 +101,28 @@ def chain(*layers: tuple[str, str], sizes: dict[str, float]) -> Block:
     return Block("chain", {"batch": 1, **sizes}, tensors, tuple(operators), ("t0",), (name,))
 
 
+def fan_of(over: str, *into: str, sizes: dict[str, float]) -> Block:
+    """Products that all read one tensor ``t0``, as many as dims are given: every one writes one of these."""
+    tensors, operators = {"t0": Tensor("t0", ("batch", over))}, []
+    for number, dim in enumerate(into):
+        name, weight = f"u{number}", f"w{number}"
+        tensors[name] = Tensor(name, ("batch", dim))
+        tensors[weight] = Tensor(weight, (over, dim), "weight")
+        operators.append(
+            Operator(
+                name=f"op{number}",
+                kind="matmul",
+                dims=("batch", over, dim),
+                reads=(Use("t0", ("batch", over)),),
+                writes=(name,),
+                weights=(weight,),
+                flops=2.0,
+            )
+        )
+    outputs = tuple(op.writes[0] for op in operators)
+    return Block("fan", {"batch": 1, **sizes}, tensors, tuple(operators), ("t0",), outputs)
+
+
 def convolutions(pixels: int, channels: tuple[int, ...], wide: int, depth: int) -> Block:
     """Convolutions over an image, a pool over its pixels, then layers without an image: by hand.
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import product
+from itertools import combinations, product
 from math import prod
+from random import Random
 
 import numpy as np
 import pytest
@@ -43,8 +44,10 @@ def blocks(draw, *, most):
         into = over
         if kind == "matmul":
             into = draw(st.sampled_from([d for d in dims[1:] if d != over]))
-            weights = (f"w{number}",)
-            tensors[weights[0]] = Tensor(weights[0], (over, into), "weight")
+            alike = [t.name for t in tensors.values() if set(t.dims) == {over, into}]
+            shares = bool(alike) and draw(st.booleans())
+            weights = (alike[0],) if shares else (f"w{number}",)
+            tensors.setdefault(weights[0], Tensor(weights[0], (over, into), "weight"))
         else:
             reads += [Use(n, ("batch", d)) for n, d in names if d == over and n != source][:1]
         tensors[f"t{number}"] = Tensor(f"t{number}", ("batch", into))
@@ -106,8 +109,8 @@ def compute(s, number, split):
     return float((found.forward + found.backward).ravel()[0])
 
 
-def weights(s, op, split):
-    total = 0.0
+def weight(s, name, splits):
+    """Least seconds of a weight that all its operators cut alike, over the groups that its states may be sharded in."""
     sizes = dict(zip(s.mesh.names, s.mesh.sizes, strict=True))
 
     def seconds(kind, axes, size):
@@ -116,26 +119,29 @@ def weights(s, op, split):
         spread = s.mesh.members[:, [s.mesh.names.index(a) for a in axes]].prod(axis=1)
         return float(collective(kind, size, spread, s.mesh.cluster))
 
-    for name in op.weights:
-        dims = s.plain.tensors[name].dims
-        cut = [a for a, d in split.items() if d in dims]
-        partial = [a for a, d in split.items() if d not in dims]
-        elements = s.block.elements(dims) / prod(sizes[a] for a in cut)
-        least = np.inf
-        for bits in product([0, 1], repeat=len(sizes)):
-            group = [a for a, bit in zip(sizes, bits, strict=True) if bit]
-            if set(group) & set(cut) or elements % prod(sizes[a] for a in group):
-                continue
-            scattered = [a for a in partial if a in group]
-            rest = [a for a in partial if a not in group]
-            grads = 4.0 * elements
-            assert state_bytes(s.task).gradients == 4.0
-            cost = 2 * seconds("all-gather", group, 2.0 * elements)
-            cost += seconds("reduce-scatter", scattered, grads)
-            cost += seconds("all-reduce", rest, grads / prod(sizes[a] for a in scattered))
-            least = min(least, cost)
-        total += least
-    return total
+    dims = s.plain.tensors[name].dims
+    cuts = [{a: d for a, d in split.items() if d in dims} for split in splits]
+    if any(cut != cuts[0] for cut in cuts):
+        return np.inf
+    cut = cuts[0]
+    partial = {a for split in splits for a, d in split.items() if d not in dims}
+    if partial & set(cut):
+        return np.inf
+    elements = s.block.elements(dims) / prod(sizes[a] for a in cut)
+    least = np.inf
+    for bits in product([0, 1], repeat=len(sizes)):
+        group = [a for a, bit in zip(sizes, bits, strict=True) if bit]
+        if set(group) & set(cut) or elements % prod(sizes[a] for a in group):
+            continue
+        scattered = [a for a in partial if a in group]
+        rest = [a for a in partial if a not in group]
+        grads = 4.0 * elements
+        assert state_bytes(s.task).gradients == 4.0
+        cost = 2 * seconds("all-gather", group, 2.0 * elements)
+        cost += seconds("reduce-scatter", scattered, grads)
+        cost += seconds("all-reduce", rest, grads / prod(sizes[a] for a in scattered))
+        least = min(least, cost)
+    return least
 
 
 def plain(layout):
@@ -165,39 +171,67 @@ def tensor(s, name, splits):
         stands = np.array([seconds(have, plain(x)) + seconds(x, plain(have)) for x in lies])
     if writer is None or not readers:
         stands[partial] = np.inf
-    reads = np.zeros(len(lies))
+    reads = []
     for use, n in readers:
         op = s.plain.operators[n]
         want, left = required(use, t, op, splits[n]), gradient(use, t, op, splits[n])
-        reads += [seconds(plain(x), want) + seconds(left, x) for x in lies]
-    if len(readers) < 2:
-        return float((stands + reads).min())
+        reads.append(np.array([seconds(plain(x), want) + seconds(left, x) for x in lies]))
+    if not reads:
+        return float(stands.min())
     copied = [[seconds(plain(x), plain(y)) + seconds(y, x) for y in lies] for x in lies]
-    return float((stands[:, None] + np.array(copied) + reads).min())
+    return float((stands + met(tuple(range(len(reads))), reads, np.array(copied), {})).min())
 
 
-def brute_force(block, mesh, task, sequences):
+def met(some, reads, copied, known):
+    """Least seconds to some readers from every layout: they part at a copy, whoever goes with whom.
+
+    Source: Dreyfus and Wagner, The Steiner problem in graphs (1971).
+    """
+    if len(some) == 1:
+        return reads[some[0]]
+    if some not in known:
+        parted = [
+            met(one, reads, copied, known) + met(tuple(r for r in some if r not in one), reads, copied, known)
+            for size in range(1, len(some))
+            for one in combinations(some, size)
+        ]  # fmt: skip
+        known[some] = (copied + np.min(parted, axis=0)).min(axis=1)
+    return known[some]
+
+
+def brute_force(block, mesh, task, sequences, pins=None):
     s = space(block, mesh, task, sequences)
     options = [
-        [(split, compute(s, n, split) + weights(s, op, split)) for split in all_splits(s, op)]
+        [
+            (split, compute(s, n, split))
+            for split in ([pins[op.name]] if op.name in (pins or {}) else all_splits(s, op))
+        ]
         for n, op in enumerate(s.plain.operators)
     ]
-    activations = [name for name, t in s.plain.tensors.items() if t.kind != "weight"]
+    users = {
+        name: [
+            n
+            for n, op in enumerate(s.plain.operators)
+            if name in (*op.writes, *op.weights, *(use.tensor for use in op.reads))
+        ]
+        for name in s.plain.tensors
+    }
     memo: dict[object, float] = {}
 
     def around(name, splits):
-        touching = tuple(
-            (n, tuple(splits[n].items()))
-            for n, op in enumerate(s.plain.operators)
-            if name in op.writes or any(use.tensor == name for use in op.reads)
-        )
+        touching = tuple((n, tuple(splits[n].items())) for n in users[name])
         if (name, touching) not in memo:
-            memo[name, touching] = tensor(s, name, splits)
+            kind = s.plain.tensors[name].kind
+            memo[name, touching] = (
+                weight(s, name, [splits[n] for n in users[name]])
+                if kind == "weight"
+                else tensor(s, name, splits)
+            )
         return memo[name, touching]
 
     return min(
         sum(cost for _, cost in chosen)
-        + sum(around(name, [split for split, _ in chosen]) for name in activations)
+        + sum(around(name, [split for split, _ in chosen]) for name in s.plain.tensors)
         for chosen in product(*options)
     )
 
@@ -218,6 +252,59 @@ def test_two_axes(block, sequences):
     found = solve_block(block, mesh, task, Wish(sequences=sequences))
     assert found.seconds == pytest.approx(brute_force(block, mesh, task, sequences), rel=1e-9)
     assert_told(found)
+
+
+@st.composite
+def fans(draw, *, most):
+    """A product whose result, and the tensor that it reads, have several readers; and a seed for pins."""
+    sizes = {dim: draw(st.sampled_from([4, 8, 12])) for dim in ("c0", "c1", "c2")}
+    tensors = {name: Tensor(name, ("batch", dim)) for name, dim in (("t0", "c0"), ("t1", "c1"))}
+    tensors["w"] = Tensor("w", ("c0", "c1"), "weight")
+    operators = [operator("op", "matmul", ("t0", "c0"), ("t1", "c1"), ("w",))]
+    for number in range(draw(st.integers(3, most))):
+        source, over = draw(st.sampled_from([("t1", "c1"), ("t1", "c1"), ("t0", "c0")]))
+        into, name = draw(st.sampled_from([over, "c2"])), f"u{number}"
+        tensors[name] = Tensor(name, ("batch", into))
+        weights = (f"w{number}",) if into != over else ()
+        for weight in weights:
+            tensors[weight] = Tensor(weight, (over, into), "weight")
+        kind = "matmul" if weights else "memory"
+        operators.append(operator(f"op{number}", kind, (source, over), (name, into), weights))
+    outputs = tuple(op.writes[0] for op in operators[1:])
+    block = Block("fan", {"batch": 1, **sizes}, tensors, tuple(operators), ("t0",), outputs)
+    return block, draw(st.integers(0, 2**31))
+
+
+def operator(name, kind, read, write, weights=()):
+    return Operator(
+        name=name,
+        kind=kind,
+        dims=tuple(dict.fromkeys(("batch", read[1], write[1]))),
+        reads=(Use(read[0], ("batch", read[1])),),
+        writes=(write[0],),
+        weights=weights,
+        flops=2.0,
+        saves=(read[0],),
+    )
+
+
+@given(fans(most=5), st.sampled_from([{"a": 2, "b": 2}, {"a": 4, "b": 2}]))
+@examples(40)
+def test_any_number_of_readers_share_copies(fan, axes):
+    block, seed = fan
+    mesh, task = mesh_and_task(axes)
+    s, random = space(block, mesh, task, 8), Random(seed)
+    pins = {op.name: random.choice(list(all_splits(s, op))) for op in s.plain.operators}
+    pins.pop(random.choice(list(pins)))
+    found = solve_block(block, mesh, task, Wish(sequences=8, pins=pins))
+    assert found.seconds == pytest.approx(brute_force(block, mesh, task, 8, pins), rel=1e-9)
+    assert found.bound == pytest.approx(found.seconds, rel=1e-9)
+    assert_told(found)
+    limit = found.memory
+    held = solve_block(block, mesh, task, Wish(sequences=8, pins=found.splits, memory_limit=limit))
+    assert held.memory <= limit
+    assert held.bound == pytest.approx(held.seconds, rel=1e-5)
+    assert_told(held)
 
 
 def assert_told(found):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from planner.errors import PlannerError
 from planner.graph.architecture import Attention, Experts, Mlp
 from planner.graph.placement import Shard
 from tests.cost.blocks import model_of
@@ -11,6 +12,7 @@ from tests.operators.schemes import (
     chain,
     convolutions,
     dims_of,
+    fan_of,
     moved,
     peak,
     solved,
@@ -239,3 +241,48 @@ def test_convolutions_by_batch_then_full_layers_by_channel():
         ("backward", "reduce-scatter", "pooled"): 2.0 * 256 * 256,
     }
     assert weights_moved(found) == {("backward", "all-reduce"): 4.0 * (4 * 64 + 64 * 256)}
+
+
+def test_what_readers_want_alike_is_converted_once():
+    """Whole for three of five and by channels for two: one gather and one exchange each way, whoever comes first."""
+    into = ("c1", "c2", "c1", "c2", "c1")
+    fan = fan_of("c0", *into, sizes=dict.fromkeys(("c0", "c1", "c2"), 256))
+    pins = {f"op{n}": {"a": "c1" if dim == "c1" else "c0"} for n, dim in enumerate(into)}
+    asked = {"sequences": 64, "repeated": False, "lies": {"t0": {"a": Shard("batch")}}}
+    found = solved(dense(64), fan, {"a": 4}, pins=pins, **asked)
+    whole = 2.0 * 64 * 256
+    assert moved(found, "t0") == {
+        ("forward", "all-gather", "t0"): whole,
+        ("backward", "reduce-scatter", "t0"): whole,
+        ("forward", "all-to-all", "t0"): whole / 4,
+        ("backward", "all-to-all", "t0"): whole / 4,
+    }
+    assert found.bound == pytest.approx(found.seconds, rel=1e-9)
+
+
+def test_a_tied_table_is_kept_and_reduced_once():
+    """The head's product and the look-up add their gradients up first (Press and Wolf, arXiv 1608.05859)."""
+    model = dense(64, hidden=128, vocab=512, tied=True)
+    own = dense(64, hidden=128, vocab=512)
+    asked = {"sequences": 512, "pins": {}, "lies": {"x": {"a": Shard("batch")}}}
+    tied, apart = (solved(m, m.ends, {"a": 4}, **asked) for m in (model, own))
+    assert dims_of(tied) == dims_of(apart) == {("a", "batch")}
+    table = 4.0 * 512 * 128
+    sent = weights_moved(tied)["backward", "all-reduce"]
+    assert sent == 4.0 * model.ends.num_params
+    assert weights_moved(apart)["backward", "all-reduce"] == sent + table
+    assert apart.memory - tied.memory == 18.0 * 512 * 128
+
+
+def test_operators_that_share_a_weight_cut_it_alike():
+    """Pins that cut the table by vocabulary in the head ask for the same of the look-up, or are refused."""
+    model = dense(64, hidden=128, vocab=512, tied=True)
+    asked = {"sequences": 4, "lies": {"x": {}}, "facts": peak(1e13)}
+    by_vocab = {"head.project": {"a": "vocab"}}
+    found = solved(model, model.ends, {"a": 4}, pins=by_vocab, **asked)
+    assert found.splits["lookup"] == {"a": "vocab"}
+    with pytest.raises(PlannerError, match=r"(?s)embedding.table.*\[N03\]"):
+        solved(model, model.ends, {"a": 4}, pins=by_vocab | {"lookup": {"a": "embed"}}, **asked)
+    lies = {"x": {}, "embedding.table": {"a": Shard("embed")}}
+    found = solved(model, model.ends, {"a": 4}, **(asked | {"lies": lies}))
+    assert found.splits["lookup"] == found.splits["head.project"] == {"a": "embed"}
