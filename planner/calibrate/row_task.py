@@ -117,7 +117,7 @@ def case_of(run: Run) -> Case:
         raise NotPricedError(f"unsupported precision: {error.faults[0].what}") from None
     if made is not None:
         recipe = replace(recipe, seq=made.side**2)
-        model, num_params = _generator(made, recipe.fused_attention)
+        model, num_params = _generator(made)
     else:
         assert arch is not None
         model, num_params = _model(arch, recipe.seq, recipe.fused_attention, recipe.lora)
@@ -170,8 +170,8 @@ def _model(arch: Architecture, seq: int, fused: bool, lora: Lora | None) -> tupl
 
 
 @lru_cache(maxsize=64)
-def _generator(made: ImageGenerator, fused: bool) -> tuple[Model, int]:
-    model = build_generator(made, fused=fused)
+def _generator(made: ImageGenerator) -> tuple[Model, int]:
+    model = build_generator(made)
     return model, model.num_params
 
 

@@ -111,6 +111,8 @@ _UNFUSED_NOTES = re.compile(
     r"no --use-flash-attn|flash attention false|no flash attention|without flash"
 )
 _OLD_SOURCES = re.compile(r"Korthikanti|Narayanan|Smith et al")
+_AMP = re.compile(r"\bAMP\b")
+"""Its trials ran a fork of DeepSpeed and Megatron-LM whose configuration is published with them."""
 
 
 def software_of(run: Run) -> Software:
@@ -131,6 +133,8 @@ def software_of(run: Run) -> Software:
         found = replace(_OLD, name="megatron-2021")
         if "Korthikanti" in run.source:
             found = replace(found, name="megatron-2022")
+    if found.name == "megatron-deepspeed" and _AMP.search(run.source):
+        found = replace(found, name="amp")
     if found.name == "foundry" and "a100" in (run.hardware.chip_key or ""):
         found = replace(found, attention="flash-1")
     kernel = str(run.parallel.other("kernel") or "").lower()

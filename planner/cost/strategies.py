@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal, TypeAlias
 
+from planner.cost.setting import followed
 from planner.graph.operator import FOLLOWS, Block, DimName, Operator, Tensor, Use
 from planner.graph.placement import (
     PARTIAL,
@@ -110,7 +111,8 @@ def written(tensor: Tensor, op: Operator, split: Split) -> Layout:
     """The layout in which an operator leaves an output: what is split but not written is summed."""
     if op.kind == "exchange" and "capacity" in tensor.dims:
         return dict.fromkeys(EXPERT, Shard("capacity"))
-    return {axis: Shard(dim) if dim in tensor.dims else PARTIAL for axis, dim in split.items()}
+    cut = followed(tensor.dims, split)
+    return {axis: Shard(dim) if dim in tensor.dims else PARTIAL for axis, dim in cut.items()}
 
 
 def gradient(use: Use, tensor: Tensor, op: Operator, split: Split) -> Layout:

@@ -1,31 +1,35 @@
-"""An image generator made of transformer layers over ever finer grids: TransGAN as Megatron layers.
+"""An image generator made of transformer layers over ever finer grids: TransGAN as AMP runs it.
 
 A latent vector becomes a coarse grid of wide pixels; every step doubles the grid's sides, and from the third on
 quarters the width. Fine grids attend within windows, so that their layers are as narrow as their scores are many:
-layers of very different time and memory in one sequence.
+layers of very different time and memory in one sequence. The code is eager torch without dropout, and what it keeps is
+what its operators read: scores before they are scaled, three steps of its own GELU. Its attention reshapes to all heads
+on every tensor-parallel rank, each with a part of its size: no rank holds fewer scores than one alone.
+
+Source: Jiang et al. 2021, TransGAN (arXiv 2102.07074), section 3; AMP, megatron/model/trans_gan_gen.py
+(``ParallelTransGanAttention``, ``ParallelTransGANMlp``, ``gelu``).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from planner.graph.architecture import Architecture, Attention, Layer, Mlp
-from planner.graph.blocks import layer_block
 from planner.graph.builder import STREAM, TOKENS, Builder
 from planner.graph.model import Model
-from planner.graph.operator import Block
+from planner.graph.operator import Block, DimName, Operator
 
 COLOURS = 3
 WIDE_GRIDS = 3
 """Grids of the full width, attended to as a whole; each later one has a quarter of the width of the one before."""
+MAPS: tuple[DimName, ...] = (*TOKENS, "maps", "heads")
+"""Queries, keys and values: every attention map's part of the width, ``heads``, is what tensor parallelism cuts."""
+SCORES: tuple[DimName, ...] = (*TOKENS, "keys", "maps", "kv_heads")
+"""Scores of every map; ``kv_heads``, of size 1, follows a cut of ``heads`` and leaves all scores on every rank."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageGenerator:
-    """Sizes of a generator.
-
-    Source: Jiang et al. 2021, TransGAN (arXiv 2102.07074), section 3; AMP's trans_gan_gen.py for the defaults.
-    """
+    """Sizes of a generator; the defaults are AMP's."""
 
     name: str
     width: int
@@ -42,15 +46,10 @@ class ImageGenerator:
     source: str = ""
 
 
-def build_generator(g: ImageGenerator, *, fused: bool) -> Model:
-    """The graph for one image; a sequence is an image.
-
-    Args:
-        g: sizes.
-        fused: whether attention runs as one fused kernel.
-    """
+def build_generator(g: ImageGenerator) -> Model:
+    """The graph for one image; a sequence is an image."""
     used = [grid for grid, layers in enumerate(g.depth) if layers]
-    blocks = tuple(_grid(g, grid, fused=fused) for grid in used)
+    blocks = tuple(_grid(g, grid) for grid in used)
     layers = tuple(kind for kind, grid in enumerate(used) for _ in range(g.depth[grid]))
     return Model(
         name=g.name,
@@ -71,28 +70,81 @@ def _pixels(g: ImageGenerator, grid: int) -> int:
     return int((g.side * 2**grid) ** 2)
 
 
-def _grid(g: ImageGenerator, grid: int, *, fused: bool) -> Block:
-    """A layer of one grid: projections, attention whose scores are kept, feed-forward of four times the width."""
+def _grid(g: ImageGenerator, grid: int) -> Block:
+    """A layer of one grid: attention over all pixels or within windows, feed-forward of four times the width."""
     width, pixels = _width(g, grid), _pixels(g, grid)
-    windowed = grid >= WIDE_GRIDS
-    layer = Layer(
-        name=f"grid{grid + 1}",
-        attention=Attention(
-            heads=g.heads, kv_heads=g.heads, head_dim=width // g.heads, rotary=False
-        ),
-        mlp=Mlp(width=4 * width, gated=False),
+    sizes: dict[DimName, float] = {
+        "batch": 1, "seq": pixels, "keys": g.window**2 if grid >= WIDE_GRIDS else pixels,
+        "embed": width, "maps": g.heads, "heads": width // g.heads, "kv_heads": 1,
+        "pair": 2, "ffn": 4 * width,
+    }  # fmt: skip
+    b = Builder(f"grid{grid + 1}", sizes, "none")
+    b.tensor("x", *STREAM)
+    attended = _attention(b, b.norm("norm1", "x", "normed1"))
+    middle = b.memory("add1", ("x", attended), "x_middle", STREAM)
+    out = _feed_forward(b, b.norm("norm2", middle, "normed2"))
+    return b.finish(("x",), (b.memory("add2", (middle, out), "y", STREAM),))
+
+
+def _attention(b: Builder, source: str) -> str:
+    noised = b.memory("attn.noise", (source,), "noised", STREAM)
+    q = b.linear("attn.q", noised, ("embed",), ("maps", "heads"), "q")
+    kv = b.linear("attn.kv", noised, ("embed",), ("pair", "maps", "heads"), "kv")
+    q = b.memory("attn.copy_q", (q,), "q_copied", MAPS)
+    kv = b.memory("attn.copy_kv", (kv,), "kv_copied", (*TOKENS, "pair", "maps", "heads"))
+    space = (*TOKENS, "keys", "maps", "heads")
+    b.tensor("scores", *SCORES)
+    b.add(
+        Operator(
+            name="attn.scores",
+            kind="matmul",
+            dims=space,
+            reads=(b.use(q), b.use(kv, seq="keys")),
+            writes=("scores",),
+            flops=2.0,
+            saves=(q, kv),
+        )
     )
-    arch = Architecture(
-        name=g.name,
-        hidden=width,
-        vocab=1,
-        max_seq=pixels,
-        kinds=(layer,),
-        layers=(0,),
-        norm="none",
-        dropout=True,
+    scaled = b.memory("attn.scale", ("scores",), "scores_scaled", SCORES, saves=("scores",))
+    placed = b.memory("attn.positions", (scaled,), "scores_placed", SCORES)
+    probabilities = b.tensor("probabilities", *SCORES)
+    b.add(
+        Operator(
+            name="attn.softmax",
+            kind="memory",
+            dims=SCORES,
+            reads=(b.use(placed),),
+            writes=(probabilities,),
+            backward=1.5,
+            saves=(probabilities,),
+            whole=frozenset({"keys"}),
+        )
     )
-    return layer_block(arch, layer, pixels, fused=fused, keys=g.window**2 if windowed else pixels)
+    out = b.tensor("o", *MAPS)
+    b.add(
+        Operator(
+            name="attn.context",
+            kind="matmul",
+            dims=space,
+            reads=(b.use(probabilities), b.use(kv, seq="keys")),
+            writes=(out,),
+            flops=2.0,
+            saves=(probabilities, kv),
+        )
+    )
+    return b.linear("attn.out", out, ("maps", "heads"), ("embed",), "attn_out")
+
+
+def _feed_forward(b: Builder, source: str) -> str:
+    """GELU as ``x * 0.5 * (1.0 + erf(x / sqrt(2)))``: a pass each, of which products and erf keep what they read."""
+    inner = (*TOKENS, "ffn")
+    up = b.linear("mlp.up", source, ("embed",), ("ffn",), "mlp_up")
+    half = b.memory("mlp.half", (up,), "mlp_half", inner)
+    scaled = b.memory("mlp.scale", (up,), "mlp_scaled", inner)
+    erf = b.memory("mlp.erf", (scaled,), "mlp_erf", inner, saves=(scaled,))
+    raised = b.memory("mlp.raise", (erf,), "mlp_raised", inner)
+    act = b.memory("mlp.act", (half, raised), "mlp_act", inner, saves=(half, raised))
+    return b.linear("mlp.down", act, ("ffn",), ("embed",), "mlp_out")
 
 
 def _start(g: ImageGenerator) -> Block:

@@ -113,7 +113,7 @@ def test_the_kernel_follows_from_model_and_container(name: str, source: str, ker
     ("source", "generation"),
     [
         ("BigScience BLOOM-176B prequel", "megatron-deepspeed"),
-        ("AMP (Li et al., NeurIPS 2022)", "megatron-deepspeed"),
+        ("AMP (Li et al., NeurIPS 2022)", "amp"),
         ("vTrain (MICRO 2024) measured ground truth", "megatron-deepspeed-2023"),
     ],
 )
