@@ -73,7 +73,7 @@ def saved(tp):
 
 @pytest.mark.parametrize("tp", [1, 2, 4])
 def test_no_rank_keeps_fewer_scores_than_one_alone(tp):
-    """Two copies of 4 maps over windows of 324; in widths, whole on every rank: the input, what is noised, the middle and
+    """Two copies of 4 maps over windows of 324; in widths, whole on a rank: the input, what is noised, the middle and
     what is normed; cut over tp: queries, keys and values, their result, four times four of the feed-forward."""
     pixels, width = (9 * 32) ** 2, 16
     scores = 2 * 4 * 18**2 * pixels
