@@ -5,7 +5,7 @@ Everything is read off the operators' dims, their strategies and layouts; no for
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import reduce
 from math import prod
@@ -75,6 +75,8 @@ class BlockCost:
     """The same of those that only the ranks of edp hold alike."""
     frozen: Array
     """The same two of weights that do not train; ``(2, n)``."""
+    tied: Array
+    """How many of ``dense`` and of ``frozen`` are tables that the embedding has too; ``(2, n)``."""
     largest: Array
     """Elements of the largest matrix on the rank whose gradient is made at once: one expert's, no vocabulary table."""
 
@@ -106,15 +108,17 @@ def block_cost(s: Setting, block: Block, *, sp: bool) -> BlockCost:
     made = {op.name: _weight_seconds(op, c) for op, c in zip(block.operators, costs, strict=True)}
     traffic, again = _traffic(s, form, np.asarray(core, dtype=np.float64), made)
     sizes = weight_elements(s, form)
+    own = [name for name in sizes if not _of_head(s, block, name)]
+    tied = block.tied & set(own)
 
-    def held(kind: str, *, of_experts: bool) -> Array:
+    def held(kind: str, *, of_experts: bool = False, among: Collection[str] = own) -> Array:
         """Elements of one kind on the rank, of experts or of all else."""
-        own = (
-            n
-            for name, n in sizes.items()
+        found = (
+            sizes[name]
+            for name in among
             if block.tensors[name].kind == kind and _is_expert(form, name) == of_experts
         )
-        return sum(own, np.zeros_like(s.sequences))
+        return sum(found, np.zeros_like(s.sequences))
 
     trainer = s.task.trainer
     modes = {mode: recomputed(s, block, mode) for mode in trainer.recompute}
@@ -145,11 +149,18 @@ def block_cost(s: Setting, block: Block, *, sp: bool) -> BlockCost:
         saved=saved,
         kept=kept_bytes(s, form),
         working={mode: peak + np.maximum(saved["none"] - saved[mode], 0.0) for mode in modes},
-        dense=held("weight", of_experts=False),
+        dense=held("weight"),
         expert=held("weight", of_experts=True),
-        frozen=np.stack([held("frozen", of_experts=False), held("frozen", of_experts=True)]),
+        frozen=np.stack([held("frozen"), held("frozen", of_experts=True)]),
+        tied=np.stack([held("weight", among=tied), held("frozen", among=tied)]),
         largest=_largest(s, (_matrix(form, name, n) for name, n in sizes.items())),
     )
+
+
+def _of_head(s: Setting, block: Block, name: str) -> bool:
+    """Whether a module for multi-token prediction shares a weight with the head, beside which it stands."""
+    model = s.task.model
+    return block is not model.head and name in model.head.tensors and name in block.tied
 
 
 def _weight_seconds(op: Operator, cost: OperatorCost) -> Array:

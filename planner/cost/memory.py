@@ -67,7 +67,7 @@ def _frozen(p: Prices, columns: Array, each: Array) -> Array:
     if p.task.recipe.lora is None:
         return np.zeros(columns.shape[1:])
     each = p.each(each)[..., None]
-    total = (_total(columns, p.table.frozen[kind, p.key]) * each[kind] for kind in (0, 1))
+    total = (_total(columns, held) * share for held, share in zip(p.frozen, each, strict=True))
     return sum(total, np.zeros(columns.shape[1:]))
 
 
@@ -76,8 +76,7 @@ def of_tables(p: Prices, blocks: Counts) -> Array:
     more = table_moments(p.task)
     if not more:
         return np.zeros(blocks.shape[:2])
-    held = blocks[..., 0] * p.table.dense[p.key][:, None, 0]
-    held = held + blocks[..., -1] * p.table.dense[p.key][:, None, -1]
+    held = blocks[..., 0] * p.dense[:, None, 0] + blocks[..., -1] * p.dense[:, None, -1]
     return np.asarray(more * p.each(p.states.optimizer)[0, :, None] * held)
 
 
@@ -197,7 +196,7 @@ def _columns(blocks: Counts) -> Array:
 
 def _parameters(p: Prices, columns: Array) -> tuple[Array, Array]:
     """Parameters of dense and of expert weights on a rank; ``(n, stages)`` each."""
-    return _total(columns, p.table.dense[p.key]), _total(columns, p.table.expert[p.key])
+    return _total(columns, p.dense), _total(columns, p.table.expert[p.key])
 
 
 def _of(p: Prices, values: Array, parameters: tuple[Array, Array]) -> Array:
@@ -230,7 +229,7 @@ def _gathered(p: Prices, columns: Array) -> tuple[Array, Array]:
     sharded = (p.rows.sharding == WEIGHTS)[:, None]
     if not np.any(sharded):
         return np.zeros(columns.shape[1:]), np.zeros(columns.shape[1:])
-    sizes = (p.table.dense + p.table.expert + p.table.frozen.sum(axis=0))[p.key]
+    sizes = p.dense + p.table.expert[p.key] + p.frozen.sum(axis=0)
     layers = p.task.trainer.memory.gathered_layers * _most(columns[1:-1], sizes[:, 1:-1])
     layers = np.minimum(layers, _total(columns[1:-1], sizes[:, 1:-1]))
     ends = np.maximum(_most(columns[:1], sizes[:, :1]), _most(columns[-1:], sizes[:, -1:]))

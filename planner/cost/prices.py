@@ -66,6 +66,27 @@ class Prices:
         kinds = (part.task.cluster.chip for part in self.mix.parts)
         return blended(list(zip(kinds, self.mix.chips, strict=True)))
 
+    @property
+    def dense(self) -> Array:
+        """Elements of weights on a rank that train and that all data ranks hold alike; ``(n, blocks)``.
+
+        A table that embedding and head share is the embedding's where both stand on one stage.
+        """
+        return self._once(self.table.dense, 0)
+
+    @property
+    def frozen(self) -> Array:
+        """The same of weights that do not train, and of those of experts; ``(2, n, blocks)``."""
+        experts = self.table.frozen[1, self.key]
+        return np.stack([self._once(self.table.frozen[0], 1), experts])
+
+    def _once(self, held: Array, kind: int) -> Array:
+        tied = self.table.tied[kind]
+        if not tied.any():
+            return held[self.key]
+        together = (self.rows.pp == 1) | self.rows.folded
+        return held[self.key] - np.where(together[:, None], tied[self.key], 0.0)
+
     def delays(self, pp: int) -> Array:
         """Exposed seconds of the boundary behind every stage, as :meth:`planner.cost.sends.Sends.boundaries`."""
         return self.sends.boundaries(pp) if self.mix is None else self.mix.send[None]
@@ -228,7 +249,7 @@ def after_seconds(p: Prices, blocks: Counts, room: Array) -> Array:
         blocks: how many of each block stand on a stage; ``(..., blocks)``.
         room: seconds of one micro-batch on it, behind which gradients hide; ``(...)``.
     """
-    dense, expert = (blocks @ part[p.key[0]] for part in (p.table.dense, p.table.expert))
+    dense, expert = (blocks @ part[0] for part in (p.dense, p.table.expert[p.key]))
     once, update = (
         each[0, 0] * dense + each[1, 0] * expert
         for each in (p.each(p.states.once), p.each(p.states.update))
@@ -239,12 +260,12 @@ def after_seconds(p: Prices, blocks: Counts, room: Array) -> Array:
 
 def state_seconds(p: Prices) -> tuple[Array, Array]:
     """Seconds of state traffic of every block each micro-batch, forwards and backwards; ``(n, blocks)``."""
-    dense, expert = p.table.dense[p.key], p.table.expert[p.key]
+    dense, expert = p.dense, p.table.expert[p.key]
     each_f, each_b, gather = (
         p.each(values)[..., None]
         for values in (p.states.each_forward, p.states.each_backward, p.states.frozen_gather)
     )
-    frozen = (gather * p.table.frozen[:, p.key]).sum(axis=0)
+    frozen = (gather * p.frozen).sum(axis=0)
     return (
         each_f[0] * dense + each_f[1] * expert + frozen,
         each_b[0] * dense + each_b[1] * expert + frozen,
@@ -298,7 +319,7 @@ def _step_bound(p: Prices, forward: Array, backward: Array, least: Array) -> Arr
 def mean_states(p: Prices) -> tuple[Array, Array]:
     """Seconds of gradient reduction and of the optimizer once a step, of the mean stage; ``(n,)`` each."""
     counts = block_counts(p.task.model)
-    dense, expert = (part[p.key] @ counts / p.rows.pp for part in (p.table.dense, p.table.expert))
+    dense, expert = (part @ counts / p.rows.pp for part in (p.dense, p.table.expert[p.key]))
     once, update = (
         each[0] * dense + each[1] * expert
         for each in (p.each(p.states.once), p.each(p.states.update))

@@ -69,7 +69,7 @@ def stage_times(p: Prices) -> StageTimes:
     chunk_forward = np.einsum("scb,nb->nsc", blocks, forward)
     chunk_backward = np.einsum("scb,nb->nsc", blocks, backward)
     held = blocks.sum(axis=1)
-    dense = p.table.dense[p.key] @ held.T
+    dense = p.dense @ held.T
     expert = p.table.expert[p.key] @ held.T
     once, update = (
         each[0] * dense + each[1] * expert

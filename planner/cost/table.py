@@ -51,6 +51,8 @@ class BlockTable:
     expert: Array
     frozen: Array
     """Elements of weights that do not, dense and of experts; ``(2, keys, blocks)``."""
+    tied: Array
+    """Elements of tables that the embedding has too, among ``dense`` and among ``frozen``; ``(2, keys, blocks)``."""
     largest: Array
     stream: Array
     """Bytes of the residual stream on one rank; ``(keys,)``."""
@@ -106,6 +108,7 @@ KEY_AXIS = {
     "dense": 0,
     "expert": 0,
     "frozen": 1,
+    "tied": 1,
     "largest": 0,
     "stream": 0,
     "logits": 0,
@@ -132,6 +135,7 @@ def _part(s: Setting, *, sp: bool) -> BlockTable:
         dense=_columns([c.dense for c in costs]),
         expert=_columns([c.expert for c in costs]),
         frozen=np.stack([_columns([c.frozen[kind] for c in costs]) for kind in (0, 1)]),
+        tied=np.stack([_columns([c.tied[kind] for c in costs]) for kind in (0, 1)]),
         largest=_columns([c.largest for c in costs]),
         stream=_stream(s, cut) * s.task.recipe.activation_bytes,
         logits=np.asarray(logits, dtype=np.float64),

@@ -57,7 +57,7 @@ def _host(b: Breakdown) -> dict[str, Derivation]:
     p = b.prices.at(stage)
     table = p.table
     held = b.times.blocks[stage].sum(axis=0)
-    dense, expert = (float(part[p.key[0]] @ held) for part in (table.dense, table.expert))
+    dense, expert = (float(part[0] @ held) for part in (p.dense, table.expert[p.key]))
     host = p.each(p.states.host)[:, 0]
     inputs = {
         "parameters": _count(dense, f"of stage {stage} on this chip"),
@@ -71,8 +71,7 @@ def _host(b: Breakdown) -> dict[str, Derivation]:
         "parameters * bytes_each + expert_parameters * expert_bytes_each + in_flight * micro_batch"
     )
     frozen = sum(
-        float(p.each(p.states.frozen_host)[kind, 0] * (table.frozen[kind, p.key[0]] @ held))
-        for kind in (0, 1)
+        float(p.each(p.states.frozen_host)[kind, 0] * (p.frozen[kind, 0] @ held)) for kind in (0, 1)
     )
     if frozen:
         formula += " + frozen"
@@ -93,7 +92,7 @@ def _states(b: Breakdown) -> dict[str, Derivation]:
     p = b.prices.at(b.fullest)
     table = p.table
     held = b.times.blocks[b.fullest].sum(axis=0)
-    dense, expert = (float(part[p.key[0]] @ held) for part in (table.dense, table.expert))
+    dense, expert = (float(part[0] @ held) for part in (p.dense, table.expert[p.key]))
     found = {}
     for kind, meaning in STATES.items():
         each = p.each(getattr(p.states, kind))

@@ -161,7 +161,7 @@ def _state_collectives(p: Prices, column: int) -> Iterator[Collective]:
     memory, recipe = p.task.trainer.memory, p.task.recipe
     gradient = memory.gradient_bytes if recipe.precision != "fp32" else 4.0
     ranks = (int(p.rows.dp[0] * p.rows.cp[0]), int(p.rows.edp[0]))
-    sizes = (p.table.dense[key, column], p.table.expert[key, column])
+    sizes = (p.dense[0, column], p.table.expert[key, column])
     for kind, (count, size) in enumerate(zip(ranks, sizes, strict=True)):
         if count == 1 or size == 0:
             continue

@@ -71,7 +71,7 @@ def speeds(parts: Sequence[Prices]) -> Speeds:
 
 def _after(part: Prices, counts: IntArray) -> Array:
     """Exposed share of gradients, and the optimizer, for all parameters, dense and of experts; ``(2, n)``."""
-    held = np.stack([(table @ counts)[part.key] for table in (part.table.dense, part.table.expert)])
+    held = np.stack([part.dense @ counts, part.table.expert[part.key] @ counts])
     share = part.task.trainer.overlap.gradients
     return np.asarray(part.each(share * part.states.once + part.states.update) * held)
 

@@ -68,7 +68,7 @@ def _needs(p: Prices, may: BoolArray) -> tuple[Array, ...]:
     again = p.table.recompute[:, p.key, kinds]
     base = again[p.rows.recompute, np.arange(len(p.rows))]
     more = again - base
-    dense, expert = p.table.dense[p.key], p.table.expert[p.key]
+    dense, expert = p.dense, p.table.expert[p.key]
     held = p.states.weights + p.states.gathered + p.states.gradients + p.states.optimizer
     each = p.each(held)
     states = each[0][:, None] * dense + each[1][:, None] * expert
