@@ -1,7 +1,6 @@
 """Many candidates priced at once: what their blocks cost, and proven lower bounds on step and memory.
 
-Bounds are for stages that are as even as they can be: the exact price of a candidate
-(:mod:`planner.cost.step`) is never below it.
+Bounds are for stages as even as they can be: an exact price (:mod:`planner.cost.step`) is never below one.
 """
 
 from __future__ import annotations
@@ -68,24 +67,17 @@ class Prices:
 
     @property
     def dense(self) -> Array:
-        """Elements of weights on a rank that train and that all data ranks hold alike; ``(n, blocks)``.
-
-        A table that embedding and head share is the embedding's where both stand on one stage.
-        """
+        """Elements of weights on a rank that train, without experts, a shared table once a stage; ``(n, blocks)``."""
         return self._once(self.table.dense, 0)
 
     @property
     def frozen(self) -> Array:
         """The same of weights that do not train, and of those of experts; ``(2, n, blocks)``."""
-        experts = self.table.frozen[1, self.key]
-        return np.stack([self._once(self.table.frozen[0], 1), experts])
+        return np.stack([self._once(self.table.frozen[0], 1), self.table.frozen[1, self.key]])
 
     def _once(self, held: Array, kind: int) -> Array:
-        tied = self.table.tied[kind]
-        if not tied.any():
-            return held[self.key]
-        together = (self.rows.pp == 1) | self.rows.folded
-        return held[self.key] - np.where(together[:, None], tied[self.key], 0.0)
+        tied, both = self.table.tied[kind], (self.rows.pp == 1) | self.rows.folded
+        return held[self.key] - tied[self.key] * both[:, None] if tied.any() else held[self.key]
 
     def delays(self, pp: int) -> Array:
         """Exposed seconds of the boundary behind every stage, as :meth:`planner.cost.sends.Sends.boundaries`."""
@@ -93,7 +85,7 @@ class Prices:
 
     def without_sends(self) -> Prices:
         """The same where no send delays anybody."""
-        mix = self.mix and replace(self.mix, send=np.zeros_like(self.mix.send))
+        mix = self.mix and replace(self.mix, send=0.0 * self.mix.send)
         return replace(self, sends=self.sends.free(), mix=mix)
 
     def stated(self, rows: Candidates) -> Prices:
