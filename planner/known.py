@@ -11,7 +11,8 @@ from pydantic import BaseModel
 from planner.errors import PlannerError, listed, nearest
 from planner.frontends.catalog import entries, find
 from planner.frontends.cluster_file import read_chip, read_cluster
-from planner.frontends.hardware_files import ClusterFile, dump_chip, dump_cluster
+from planner.frontends.hardware_files import ClusterFile
+from planner.frontends.hardware_text import dump_chip, dump_cluster
 from planner.frontends.model_file import dump_model, read_model
 from planner.frontends.model_schema import ModelDescription
 from planner.frontends.recipe_file import RecipeFile

@@ -24,7 +24,7 @@ from planner.calibrate.row_task import Case
 from planner.calibrate.runs import Run, read_runs
 from planner.calibrate.shapes import NotPricedError
 from planner.errors import PlannerError, listed
-from planner.frontends.hardware_files import dump_cluster
+from planner.frontends.hardware_text import dump_cluster
 from planner.hardware.cluster import Calibration, Cluster
 from planner.trainers.registry import get_trainer
 from planner.trainers.trust import Spread, spread

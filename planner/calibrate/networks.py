@@ -34,6 +34,9 @@ _PAIRED = re.compile(r"(\d+)x(\d+) ?(Gb|GB)/s", re.IGNORECASE)
 _GENERATION = re.compile(r"(\d+) ?x [^,;]*?(Omni-Path|EDR|HDR|NDR|XDR)")
 GENERATIONS = {"Omni-Path": 100.0, "EDR": 100.0, "HDR": 200.0, "NDR": 400.0, "XDR": 800.0}
 """Gb/s of a link by its generation, where a text gives no rate."""
+_COUNTED = re.compile(r"(\d+) ?x ?(?=[\dA-Z])")
+ONE_CARD = 100.0
+"""Gb/s of a node up to which it has one card where nobody counts them."""
 _BIDIR = re.compile(r"NVLINK.*?(\d+) ?GB/s", re.IGNORECASE)
 _INTRA_MODEL = re.compile(r"(\d+) Gb/s intra")
 
@@ -69,7 +72,9 @@ def _cluster(
     outer = cluster.levels[-1]
     needs_network = cluster.depth == len(cluster.levels)
     if between is not None:
-        outer = replace(outer, bandwidth=between, oversubscription=1.0)
+        outer = replace(
+            outer, bandwidth=between, oversubscription=1.0, sharers=host // cards(inter, host)
+        )
     elif needs_network and len(cluster.levels) > 1:
         assumed.append(f"network {outer.bandwidth / GBIT:g} Gb/s a chip")
     return replace(cluster, levels=(*levels, outer), assumed=()), tuple(assumed)
@@ -152,6 +157,22 @@ def inter_rate(text: str | None, chips_per_node: int) -> float | None:
         return float(node[1]) * _unit(node[2]) / chips_per_node
     links = _GENERATION.search(part)
     return float(links[1]) * GENERATIONS[links[2]] * GBIT / chips_per_node if links else None
+
+
+def cards(text: str | None, chips_per_node: int) -> int:
+    """Network cards of a node: as many as a text counts, one where it gives a node's rate that one card carries.
+
+    >>> cards("10 Gb/s (p3.8xlarge)", 4), cards("RoCE 1600 Gb/s per node (8x200)", 8)
+    (1, 8)
+    >>> cards("4x Omni-Path links per node", 8), cards("RDMA 400 Gb/s per GPU", 8)
+    (4, 8)
+    """
+    part = next((p for p in (text or "").split(", ") if p.startswith("Compute")), text or "")
+    counted = _COUNTED.search(part)
+    if counted and chips_per_node % int(counted[1]) == 0:
+        return int(counted[1])
+    node = _NODE.search(part)
+    return 1 if node and float(node[1]) * _unit(node[2]) <= ONE_CARD * GBIT else chips_per_node
 
 
 def _unit(word: str) -> float:

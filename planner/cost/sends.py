@@ -1,6 +1,7 @@
 """What it costs to hand a micro-batch from one pipeline stage to the next.
 
-Stages that follow one another may share a node: each boundary is charged the level that it crosses.
+Stages that follow one another may share a node: each boundary is charged the level that it crosses. All chips of a
+stage send at the same time; where its node has other stages too, they have a shared network card for themselves.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import numpy as np
 
 from planner.candidates import Candidates
 from planner.cost.collectives import collective
+from planner.cost.setting import axis_strides
 from planner.graph.placement import AxisName
 from planner.trainers.trainer import Task
 from planner.units import Array, IntArray
@@ -82,8 +84,9 @@ def sends(
         split = (rows.tp > 1) & ~rows.sp
         size = np.where(split, stream / rows.tp, stream)
         gather = np.where(split, collective("all-gather", stream, members["tp"], task.cluster), 0.0)
+    senders = axis_strides(task, rows)["pp"]
     seconds = np.stack(
-        [level.latency + size / level.achieved + gather for level in task.cluster.levels]
+        [level.latency + size / level.sent_by(senders) + gather for level in task.cluster.levels]
     )
     share = task.trainer.overlap.sends
     return Sends(share * seconds, max(0.0, 1.0 - share) * seconds, members["pp"])

@@ -35,6 +35,9 @@ class Level:
     """Message size at which time is twice that of bandwidth alone."""
     oversubscription: float = 1.0
     """By how much the links above the group are fewer than the chips could fill; at least 1."""
+    sharers: int = 1
+    """Chips next to one another that share a network card: ``bandwidth`` is the part of each while all send, and one
+    that sends alone has all of it."""
     full_mesh: bool = False
     """Whether every pair of chips owns its own link, so that few members reach only few links."""
     all_to_all_doubling: float = 1.0
@@ -63,6 +66,13 @@ class Level:
             return np.full_like(members, self.achieved, dtype=np.float64)
         links = np.maximum(np.asarray(members) - 1, 1) / max(self.size - 1, 1)
         return np.asarray(self.achieved * np.minimum(links, 1.0), dtype=np.float64)
+
+    def sent_by(self, senders: Number) -> Array:
+        """Bytes/s of each of so many chips next to one another that send at the same time.
+
+        Shapes: that of ``senders``.
+        """
+        return np.asarray(self.achieved * self.sharers / np.clip(senders, 1, self.sharers))
 
     def kept_by(self, members: Number) -> Array:
         """Share of the rate that an all-to-all keeps among so many members in all.

@@ -52,6 +52,18 @@ def test_scattered_sends_carry_a_part_and_gather_it_inside_the_node() -> None:
     assert split.sends.exposed[1, 0] == plain.sends.exposed[1, 0]
 
 
+def test_a_chip_that_sends_alone_has_the_card_that_its_node_shares() -> None:
+    """Of four chips on a card, a stage of one has all of it, of two half each; stages of four or eight use it up."""
+    own = task()
+    network = replace(own.cluster.levels[-1], sharers=4)
+    shared = replace(own, cluster=replace(own.cluster, levels=(*own.cluster.levels[:-1], network)))
+    rows = concatenate([layout(tp=tp, pp=32 // tp) for tp in (1, 2, 4, 8)])
+    alone, among = (
+        prices(question, rows).sends.exposed[-1] - network.latency for question in (own, shared)
+    )
+    assert alone / among == pytest.approx([4.0, 2.0, 1.0, 1.0])
+
+
 @pytest.mark.parametrize("pp", [2, 4, 8])
 def test_a_step_is_no_faster_than_without_sends(pp: int) -> None:
     priced = prices(task(), layout(tp=32 // pp if pp > 2 else 4, dp=4 if pp == 2 else 1, pp=pp))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from planner.errors import PlannerError
 from planner.frontends.catalog import data_folder, entries
 from planner.frontends.cluster_file import read_chip, read_cluster
-from planner.frontends.hardware_files import dump_chip, dump_cluster
+from planner.frontends.hardware_text import dump_chip, dump_cluster
 from planner.units import GIB
 
 GOOD = """\
