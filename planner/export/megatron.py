@@ -132,7 +132,7 @@ def plan_pairs(view: View, shape: Shape) -> list[tuple[str, Json]]:
         ("--micro-batch-size", d.micro_batch),
         ("--global-batch-size", recipe.global_batch),
         *_states(view),
-        *_recompute(view),
+        *recompute_pairs(view),
         ("--overlap-grad-reduce", d.dp * d.cp > 1),
         ("--overlap-param-gather", d.dp * d.cp > 1 and view.level == 1),
         ("--tp-comm-overlap", d.tp > 1 and d.sequence_parallel),
@@ -187,7 +187,8 @@ def _states(view: View) -> list[tuple[str, Json]]:
     ]
 
 
-def _recompute(view: View) -> list[tuple[str, Json]]:
+def recompute_pairs(view: View) -> list[tuple[str, Json]]:
+    """Options of what is computed again."""
     mode = view.degrees.recompute
     if mode == "none":
         return []

@@ -27,13 +27,13 @@ from planner.plan.schema import (
     Removed,
 )
 from planner.search.alternatives import alternatives
-from planner.search.breakdown import Breakdown, breakdown, degrees_of, stages
+from planner.search.breakdown import Breakdown, breakdown, chunk_sizes, degrees_of, stages
 from planner.search.derive import derivations
 from planner.search.detail import block_plans
 from planner.search.engine import Outcome, fits
 from planner.search.space import Space
 from planner.search.trust import memory_upper, trust
-from planner.trainers.registry import notes
+from planner.trainers.registry import notes, padding
 from planner.trainers.trainer import Task
 from planner.trainers.trust import room
 from planner.units import show_bytes
@@ -239,7 +239,7 @@ def _proof(outcome: Outcome) -> Proof:
 def _warnings(
     task: Task, b: Breakdown, degrees: Degrees, memory: float, header: Header
 ) -> tuple[str, ...]:
-    found = list(notes(task, b.prices.rows))
+    found = [*notes(task, b.prices.rows), *padding(task, chunk_sizes(b.prices).tolist())]
     most = memory_upper(task, memory)
     if memory <= task.memory_limit and most > NEAR_LIMIT * task.memory_limit:
         left = task.memory_limit - most

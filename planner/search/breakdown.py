@@ -231,13 +231,19 @@ def _divided(p: Prices, row: int) -> dict[str, Any]:
 _NUMBERS = ("dp", "tp", "pp", "cp", "ep", "etp", "vpp", "micro_batch", "shard_group")
 
 
+def chunk_sizes(p: Prices) -> IntArray:
+    """Layers of every chunk of a single candidate, in the order of the model; ``(chunks,)``."""
+    if p.cut is not None:
+        return p.cut.layers
+    return even_cut(p.task.model.num_layers, int(p.rows.pp[0]), int(p.rows.vpp[0]))
+
+
 def stages(b: Breakdown) -> tuple[Stage, ...]:
     """All pipeline stages with their layers, times and memory."""
-    pp, vpp = b.times.blocks.shape[:2]
+    pp = len(b.times.blocks)
     folded = bool(b.prices.rows.folded[0])
     cut = b.prices.cut
-    count = even_cut(b.prices.task.model.num_layers, pp, vpp) if cut is None else cut.layers
-    layers = layer_ranges(count, pp, folded=folded)
+    layers = layer_ranges(chunk_sizes(b.prices), pp, folded=folded)
     again = [{} for _ in range(pp)] if cut is None or not cut.mixed else _by_mode(b, cut)
     return tuple(
         Stage(

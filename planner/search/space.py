@@ -23,6 +23,8 @@ from planner.trainers.trainer import Rule, Task
 from planner.trainers.wording import divisors
 from planner.units import BoolArray, IntArray
 
+MOST_PADDED = 8
+"""Virtual stages up to which any number is tried where empty layers fill them."""
 MOST_MICRO_BATCH = 32
 """Largest micro-batch that is looked at unless a pin asks for more."""
 DEGREES = 3
@@ -244,7 +246,10 @@ class _Options:
         several = asked in (*LOOPED, *FOLDED)
         plain = ALTERNATING if asked is None or several else asked
         chunked = asked if asked is not None and several else INTERLEAVED
-        for vpp in self._pinned("vpp", {v for number in places for v in divisors(number)}):
+        counts = {v for number in places for v in divisors(number)}
+        if many and self.task.trainer.pads_layers:
+            counts |= set(range(1, MOST_PADDED + 1))
+        for vpp in self._pinned("vpp", counts):
             yield vpp, chunked if vpp > 1 else plain
 
     def _micro_batches(self, _: int) -> _Values:

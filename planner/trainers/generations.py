@@ -84,7 +84,7 @@ def generation(name: str) -> Trainer:
     return varied(BASES[table()[name]["base"]], table()[name], name)
 
 
-CURRENT = {"megatron": "megatron-core-overlap", "mindspore": "mindspore"}
+CURRENT = {"megatron": "megatron-core-overlap", "mindspore": "mindspore", "mindspeed": "mindspeed"}
 """Generation of the release that plans are made for, with the arguments that a plan's files turn on; trainers without
 one have the numbers of their runs themselves."""
 

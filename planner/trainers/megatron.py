@@ -1,4 +1,4 @@
-"""Megatron-LM / Megatron-Core, and MindSpeed, which takes the same arguments on Ascend."""
+"""Megatron-LM / Megatron-Core."""
 
 from __future__ import annotations
 
@@ -8,10 +8,7 @@ from planner.units import GIB, MS, US
 
 MEGATRON = Trainer(
     name="megatron",
-    aliases=(
-        *("megatron-lm", "megatron-core", "mcore", "megatron-bridge", "nemo"),
-        *("mindspeed", "mindspeed-llm", "modellink"),
-    ),
+    aliases=("megatron-lm", "megatron-core", "mcore", "megatron-bridge", "nemo"),
     release="Megatron-LM 0.19.2",
     roles={
         "dp": ("batch",),

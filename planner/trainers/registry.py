@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from planner.candidates import SCHEDULES, SPLIT, Candidates
@@ -9,13 +10,16 @@ from planner.errors import Fault, PlannerError, listed, nearest
 from planner.trainers.fsdp import FSDP
 from planner.trainers.generations import current
 from planner.trainers.megatron import MEGATRON
+from planner.trainers.mindspeed import MINDSPEED
 from planner.trainers.mindspore import MINDSPORE
 from planner.trainers.rules import allowed, broken
 from planner.trainers.torchtitan import TORCHTITAN
 from planner.trainers.trainer import Task, Trainer
 from planner.trainers.wording import value
 
-TRAINERS: tuple[Trainer, ...] = tuple(map(current, (MEGATRON, TORCHTITAN, FSDP, MINDSPORE)))
+TRAINERS: tuple[Trainer, ...] = tuple(
+    map(current, (MEGATRON, TORCHTITAN, FSDP, MINDSPORE, MINDSPEED))
+)
 DEFAULT = TRAINERS[0]
 
 
@@ -45,6 +49,19 @@ def faults(task: Task, candidates: Candidates) -> tuple[Fault, ...]:
     others = (f"Trainers that can: {listed(able, 'and')}.",) if able else ()
     return tuple(
         Fault(f.code, f.what, f.fix + others, f.where) if f.code == "T01" else f for _, f in found
+    )
+
+
+def padding(task: Task, chunks: Sequence[int]) -> tuple[str, ...]:
+    """What a person should know about chunks of these numbers of layers: sentences, no faults."""
+    most = max(chunks)
+    empty = most * len(chunks) - sum(chunks)
+    if not empty or not task.trainer.pads_layers:
+        return ()
+    layers = "1 empty layer fills" if empty == 1 else f"{empty} empty layers fill"
+    return (
+        f"{layers} the {sum(chunks)} layers up to {most * len(chunks)}, {most} a chunk, as {task.trainer.name} needs; "
+        "they take neither time nor memory.",
     )
 
 

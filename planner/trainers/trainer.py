@@ -168,6 +168,8 @@ class Trainer:
     shorter one; any numbers, stage by stage."""
     counts_ends: bool
     """Embedding and head may count as a layer each where layers are cut into equal virtual chunks."""
+    pads_layers: bool = False
+    """Fills chunks with layers that do nothing until all hold as many: how it runs unequal ones."""
     ring_chunks: int
     """Chunks of the sequence a context-parallel rank holds: 2 where causal work is balanced, else 1."""
     sends_once: bool

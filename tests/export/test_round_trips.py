@@ -12,6 +12,7 @@ from planner.api import Question, check, price
 from planner.api import plan as find
 from planner.errors import PlannerError
 from planner.export.targets import export
+from planner.export.view import View
 from planner.plan.schema import Plan
 
 TRAINERS: dict[str, tuple[str, str, dict[str, list[int | str]]]] = {
@@ -126,6 +127,57 @@ def test_uneven_chunks(trainer: str, tmp_path: Path) -> None:
     assert found.plan is not None
     assert found.plan.degrees.layers == plan.degrees.layers
     assert found.plan.step == pytest.approx(plan.step, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("model", "layout", "depth", "added"),
+    [
+        ("deepseek-v3", {"pp": 8, "tp": 4, "ep": 16, "dp": 16}, 64, 3),
+        ("qwen3-235b-a22b", {"pp": 4, "vpp": 3, "tp": 4, "ep": 32, "dp": 32}, 96, 2),
+    ],
+)
+def test_depths_are_padded_with_empty_layers(
+    model: str, layout: dict[str, int | str], depth: int, added: int, tmp_path: Path
+) -> None:
+    """Case B33 (MindSpeed-LLM's examples): 61 layers run as 64 on 8 stages, 94 as 96 on 4 stages of 3 chunks."""
+    question = Question(
+        model=model, cluster="a910b:512", trainer="mindspeed", global_batch=512, seq_len=4096
+    )
+    even = {"sp": "on", "recompute": "full", "zero": 1}
+    plan = price(question, layout | even)
+    (told,) = [text for text in plan.warnings if "empty layer" in text]
+    assert told.startswith(
+        f"{added} empty layers fill the {depth - added} layers up to {depth}, 8 a"
+    )
+    for file in export(plan, "mindspeed"):
+        (tmp_path / file.name).write_text(file.text)
+    lines = (tmp_path / "mindspeed.sh").read_text().splitlines()
+    (idle,) = [line.split()[1].split(",") for line in lines if "--noop-layers" in line]
+    assert f"  --num-layers {depth}" in lines
+    assert len(idle) == added
+    assert max(map(int, idle)) < depth
+    asked = replace(question, trainer=None, model="")
+    found = check(tmp_path / "mindspeed.sh", asked, search=False)
+    assert found.plan is not None
+    assert found.plan.trainer == "mindspeed"
+    assert found.stages is not None
+    assert sum(found.stages) == depth - added
+    assert found.stages == tuple(len(chunk) for chunk in View(plan).visits)
+    assert found.plan.step == pytest.approx(plan.step, rel=1e-6)
+
+
+def test_a_search_pads_only_where_the_trainer_does() -> None:
+    """61 layers on 8 stages: several chunks a stage under MindSpeed without being asked, none under Megatron."""
+    question = Question(
+        model="deepseek-v3", cluster="a910b:512", trainer="mindspeed", global_batch=512,
+        seq_len=4096, pins=("pp=8", "ep=16", "mbs=1", "tp=4", "vpp>=2", "recompute=full"),
+    )  # fmt: skip
+    plan = find(question)
+    assert isinstance(plan, Plan)
+    assert plan.degrees.vpp in range(2, 8)
+    assert any("empty layer" in text for text in plan.warnings)
+    with pytest.raises(PlannerError, match="no layout of 512 chips has pp=8"):
+        find(replace(question, trainer="megatron"))
 
 
 def test_stages_on_different_chips(tmp_path: Path) -> None:

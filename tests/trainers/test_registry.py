@@ -35,7 +35,7 @@ def test_examples_in_docstrings() -> None:
         ("DeepSpeed", "fsdp"),
         ("accelerate", "fsdp"),
         ("mindformers", "mindspore"),
-        ("MindSpeed-LLM", "megatron"),
+        ("MindSpeed-LLM", "mindspeed"),
     ],
 )
 def test_names_and_aliases(name: str, expected: str) -> None:
@@ -48,7 +48,7 @@ def test_unknown_name_lists_the_nearest() -> None:
     (fault,) = caught.value.faults
     assert fault.code == "T02"
     assert "no trainer named 'megatorn'. Nearest: megatron" in fault.what
-    assert "megatron, torchtitan, fsdp and mindspore" in fault.fix[0]
+    assert "megatron, torchtitan, fsdp, mindspore and mindspeed" in fault.fix[0]
 
 
 def test_no_name_is_used_twice() -> None:

@@ -36,6 +36,10 @@ CHIPS_A_NODE = (
 NODES = ("NNODES", "NODES", "NUM_NODES")
 
 
+ASCEND = ("noop-layers", "num-layer-list", "context-parallel-algo")
+"""Options that only MindSpeed has."""
+
+
 def read(path: str, values: Mapping[str, Json], variables: Mapping[str, str]) -> TrainerFile:
     """A configuration from its options without their dashes, and the script's variables.
 
@@ -62,7 +66,7 @@ def read(path: str, values: Mapping[str, Json], variables: Mapping[str, str]) ->
     return TrainerFile(
         path=path,
         program="megatron",
-        trainer="megatron",
+        trainer="mindspeed" if any(map(reader.text, ASCEND)) else "megatron",
         layout=without_defaults(layout),
         architecture=megatron_model.architecture(model) if model.layers else None,
         chips=chips,

@@ -56,7 +56,7 @@ def _chunks(task: Task, candidates: Candidates) -> BoolArray:
     keeps: BoolArray = candidates.vpp == 1
     for places in cut_places(task):
         keeps = keeps | (places % chunks == 0)
-    if task.uneven_chunks and task.trainer.uneven_stages:
+    if (task.uneven_chunks and task.trainer.uneven_stages) or task.trainer.pads_layers:
         keeps = keeps | (chunks <= task.model.num_layers)
     return keeps
 
@@ -86,12 +86,14 @@ CHUNKS = Rule(
     name="virtual-chunks",
     family="layers",
     sentence="Virtual stages hold equal numbers of layers: these, with embedding and head where a trainer counts "
-    "them, divide by pp · vpp. Only where vpp is asked for, and the trainer can, they may be unequal.",
+    "them, divide by pp · vpp. Only where vpp is asked for, and the trainer can, they may be unequal; or where empty "
+    "layers fill them.",
     needs=frozenset({"pp", "vpp"}),
     keeps=_chunks,
     fault=_chunks_fault,
     source="Megatron-LM #468 (80 layers, pp 16, vpp 2 trained 64) and #326; --account-for-embedding-in-pipeline-split "
     "and --account-for-loss-in-pipeline-split count the ends as layers (Llama-3.1 405B: 126 layers on 16 × 8). "
+    "MindSpeed-LLM's --noop-layers: 61 layers as 64, 94 as 96. "
     "A layout string, offsets or lists of modules hold any chunks; unasked, those that divide are enough to search",
 )
 

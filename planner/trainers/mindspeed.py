@@ -1,0 +1,27 @@
+"""MindSpeed-LLM on Ascend: Megatron's arguments of an older core, with empty layers where stages are uneven."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from planner.trainers.megatron import MEGATRON
+from planner.trainers.trainer import Offload
+
+MINDSPEED = replace(
+    MEGATRON,
+    name="mindspeed",
+    aliases=("mindspeed-llm", "modellink"),
+    release="MindSpeed-LLM 2.1 on Megatron-Core 0.12",
+    recompute=MEGATRON.recompute | {"selective": frozenset({"core"})},
+    counts_ends=False,
+    pads_layers=True,
+    sends_once=False,
+    loss="torch",
+    memory=replace(
+        MEGATRON.memory,
+        logit_bytes=10.0,
+        source="as Megatron, with the cross-entropy of torch (10 bytes a logit): MindSpeed and ModelLink on Ascend",
+    ),
+    offload=Offload(),
+    source="MindSpeed-LLM's example scripts: --noop-layers 61,62,63 of 64 (DeepSeek-V3), 94,95 of 96 (Qwen3-235B)",
+)
