@@ -68,7 +68,7 @@ def timeline(b: Breakdown) -> Timeline:
         rows=_rows(b, drawn, cut),
         num_stages=stages,
         num_micro_batches=m,
-        sends=tuple((send + p.sends.hidden_boundaries(stages))[0].tolist()),
+        sends=tuple((send + p.hidden_delays(stages))[0].tolist()),
         folded=bool(p.rows.folded[0]),
         left_out=cut.micro_batches,
         left_out_at=cut.at,

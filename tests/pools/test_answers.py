@@ -157,3 +157,39 @@ def test_the_page_says_where_stages_stand_and_what_the_ways_take(staged, alone):
     spread = price(alone[0], {"tp": 1, "mbs": 1})
     page = " ".join("".join(span.text for span in line) for line in render(spread, width=100))
     assert "every stage on chips of all pools" in " ".join(page.split())
+
+
+@pytest.mark.parametrize("vpp", [1, 2, 4])
+@pytest.mark.parametrize(("pool", "pp"), [("v100-sxm-32gb", 3), ("t4", 4)])
+def test_stages_on_one_pool_cost_what_they_cost_on_it_alone(pool: str, pp: int, vpp: int) -> None:
+    """Sends over the pools' own network too, from the last stage back to the first between virtual stages."""
+    clusters = {"t4": "t4:1x8", "v100-sxm-32gb": "v100-sxm-32gb:3x2"}
+    facts = {
+        "model": "gpt2-xl", "global_batch": 48, "seq_len": 1024, "overrides": {"layers": "48"},
+    }  # fmt: skip
+    layout = {"pp": pp, "dp": 2, "vpp": vpp, "recompute": "full"}
+    alone = price(Question(cluster=clusters[pool], **facts), layout)
+    question = Question(cluster=" + ".join(clusters.values()), **facts)
+    beside = price(question, layout | {"pools": f"{pool}:{pp}"})
+    assert beside.step == pytest.approx(alone.step, rel=1e-12)
+    assert beside.memory == pytest.approx(alone.memory, rel=1e-12)
+    assert beside.time == alone.time
+
+
+def test_rows_beside_a_plan_on_one_pool_name_it() -> None:
+    question = asked(FAST, model="gpt2", layers=6, batch=16, precision="fp16", pins=PINNED)
+    found = plan(question)
+    assert len(set(found.degrees.pools)) == 1
+    for row in found.alternatives:
+        again = price(question, layout_of(row.degrees))
+        assert again.step == pytest.approx(row.step, rel=1e-12)
+
+
+def test_pins_that_no_stages_on_several_pools_have_leave_them_out() -> None:
+    question = Question(
+        model="gpt2-xl", cluster="t4:1x8 + v100-sxm-32gb:3x2", global_batch=32, seq_len=1024,
+        pins=("vpp=2", "mbs=1", "tp=1"),
+    )  # fmt: skip
+    found = plan(question)
+    assert found.degrees.vpp == 2
+    assert not any(use.text == "stages on several pools" for use in found.uses)

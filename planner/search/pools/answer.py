@@ -11,7 +11,7 @@ from planner.errors import listed
 from planner.hardware.cluster import Level
 from planner.hardware.pools import Pools, blended
 from planner.plan.cluster import ClusterFacts, LevelFacts, PoolFacts, Use
-from planner.plan.schema import Plan, Proof
+from planner.plan.schema import Alternative, Plan, Proof
 from planner.search.alternatives import rows_of
 from planner.search.answer import Header, assembled, level_facts, removed_facts
 from planner.search.breakdown import breakdown
@@ -90,9 +90,18 @@ def on_pools(
             "stages": stages,
             "degrees": degrees,
             "uses": uses,
+            "alternatives": tuple(_seated(row, degrees.pools) for row in plan.alternatives),
             "warnings": tuple(text for text in warnings if " idle: " not in text),
         }
     )
+
+
+def _seated(row: Alternative, pools: tuple[str, ...]) -> Alternative:
+    """A row beside a plan on one pool, which names no pool of its own: its stages stand there too."""
+    if row.degrees.pools or not pools:
+        return row
+    seats = (pools[0],) * row.degrees.pp
+    return row.model_copy(update={"degrees": row.degrees.model_copy(update={"pools": seats})})
 
 
 def _why_idle(plan: Plan, uses: tuple[Use, ...]) -> str:

@@ -72,14 +72,19 @@ def placed(site: Site, row: Candidates, seats: Seats, known: Sequence[Prices] = 
 
 
 def _boundaries(site: Site, parts: Sequence[Prices], seats: Seats) -> tuple[Array, Array]:
-    """Exposed and hidden seconds of the send behind every stage: within a pool, or over the link to the next."""
+    """Exposed and hidden seconds of the send behind every stage: within a pool, or over the link to the next.
+
+    That of the last stage leads back to the first, as between virtual stages.
+    """
     found: list[tuple[Array, Array]] = []
     for pool, count in zip(seats.pools, seats.stages, strict=True):
         inside = _sends(site.tasks[pool], parts[pool], count)
         found.append((inside.boundaries(count)[0], inside.hidden_boundaries(count)[0]))
-    across = [_over(site, parts, pool, after) for pool, after in pairwise(seats.pools)]
-    for (exposed, hidden), between in zip(found, [*across, (0.0, 0.0)], strict=True):
-        exposed[-1], hidden[-1] = between
+    if len(seats.pools) > 1:
+        around = pairwise((*seats.pools, seats.pools[0]))
+        across = [_over(site, parts, pool, after) for pool, after in around]
+        for (exposed, hidden), between in zip(found, across, strict=True):
+            exposed[-1], hidden[-1] = between
     return tuple(np.concatenate(each) for each in zip(*found, strict=True))  # type: ignore[return-value]
 
 

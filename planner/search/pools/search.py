@@ -22,7 +22,7 @@ from planner.search.pins import Pins
 from planner.search.pools.bounds import Beside, Speeds, speeds, step_bounds
 from planner.search.pools.place import Seats, Site, placed, rooms
 from planner.search.pools.room import Needs, makespans, needs
-from planner.search.pools.space import may_run, orders, seatings, spans, stage_layouts
+from planner.search.pools.space import may_run, orders, plain, seatings, spans, stage_layouts
 from planner.search.stages.options import Mixing
 from planner.search.stages.refine import refine
 from planner.trainers.trainer import Trainer
@@ -135,7 +135,7 @@ def search_pipelines(
         deadline: monotonic seconds after which the best so far is returned with its bound.
         top: how many layouts to return.
     """
-    if not spans(site.tasks[0]):
+    if not spans(site.tasks[0]) or not plain(pins):
         return Pipelines((), np.inf, 0, 0, stopped=False)
     rows, _ = stage_layouts(site, pins)
     parts = tuple(prices(task, rows) for task in site.tasks)

@@ -27,6 +27,13 @@ SEATED = ("pp", "vpp", "schedule")
 """Columns that seats decide, or that are the same for all of them."""
 
 
+def plain(pins: Pins) -> bool:
+    """Whether pins allow what is searched on several pools: one chunk a stage, under 1F1B."""
+    return all(
+        pin.keeps(np.array(each.value)) for each in TWO[1:] for pin in pins.on((each.column,))
+    )
+
+
 def spans(task: Task) -> bool:
     """Whether a trainer can put stages on different pools: it has a pipeline whose stages may be uneven."""
     return "pp" in task.trainer.axes and task.trainer.uneven_stages

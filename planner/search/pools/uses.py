@@ -14,7 +14,7 @@ from planner.search.engine import Outcome, Progress, search
 from planner.search.pins import Pins
 from planner.search.pools.place import Site, spanning_tasks, spread
 from planner.search.pools.search import Pipelines, search_pipelines
-from planner.search.pools.space import spans
+from planner.search.pools.space import plain, spans
 from planner.search.stages.options import Mixing
 from planner.search.stages.refine import refine
 from planner.search.stages.winners import best_cuts
@@ -76,7 +76,7 @@ def ways(
     found = [_alone(site, pool, pins, top, deadline, progress) for pool in range(len(site.tasks))]
     found.append(_replicas(site, pins, top, deadline, progress))
     reached = SLACK * min(way.step for way in found)
-    if spans(site.tasks[0]):
+    if spans(site.tasks[0]) and plain(pins):
         pipelines = search_pipelines(site, pins, reached=reached, deadline=deadline, top=top)
         found.append(_stages(site, pipelines))
     return tuple(sorted(found, key=lambda way: way.step))

@@ -14,7 +14,7 @@ from planner.cost.bounds import lower_bound
 from planner.cost.cut import NONE, Cut, cut_blocks, uniform
 from planner.cost.makespan import makespan
 from planner.cost.orders import Schedule
-from planner.cost.prices import block_seconds, cut_of, weight_seconds
+from planner.cost.prices import Prices, block_seconds, cut_of, weight_seconds
 from planner.search.stages.levelled import floor, solve
 from planner.search.stages.options import fastest
 from planner.search.stages.runs import Runs
@@ -61,11 +61,11 @@ class Chunked(Runs):
         p, schedule = self.p, Schedule(int(self.p.rows.schedule[0]))
         mode = int(p.rows.recompute[0]) if self.mixing == "alike" else NONE
         light = replace(p, rows=replace(p.rows, recompute=np.array([mode])))
-        forward, backward = (part[0] for part in block_seconds(light))
+        forward, backward = _fastest(light)
         assert p.cut is not None
         blocks = cut_blocks(self.model, uniform(p.cut.layers, mode), self.pp, folded=False)
         whole = blocks.sum(axis=(0, 1))
-        send = p.sends.boundaries(self.pp)[0]
+        send = p.delays(self.pp)[0]
         m = int(p.micro_batches[0])
         bound = lower_bound(
             schedule, self.pp, m, self.vpp, whole @ forward, whole @ backward, send.min()
@@ -85,6 +85,14 @@ class Chunked(Runs):
         passed += (1 + both) * send
         lead = np.cumsum(passed) - passed
         return max(float(bound), floor(m * loads + lead[:, None], self.model.num_layers))
+
+
+def _fastest(p: Prices) -> tuple[Array, Array]:
+    """Forward and backward seconds of every block on the chips that run it fastest; ``(blocks,)`` each."""
+    parts = (p,) if p.mix is None else p.mix.parts
+    each = [block_seconds(part) for part in parts]
+    forward, backward = (np.min([part[which][0] for part in each], axis=0) for which in (0, 1))
+    return forward, backward
 
 
 class Priced:
@@ -131,7 +139,7 @@ class Priced:
 
     def _makespans(self, cuts: Sequence[Cut]) -> Array:
         p = self.runs.p
-        schedule, send = Schedule(int(p.rows.schedule[0])), p.sends.boundaries(self.runs.pp)[0]
+        schedule, send = Schedule(int(p.rows.schedule[0])), p.delays(self.runs.pp)[0]
         forward, backward, weight = self._seconds(cuts)
         return np.asarray(makespan(schedule, self.micro_batches, forward, backward, send, weight))
 
@@ -141,8 +149,16 @@ class Priced:
         blocks = np.stack(
             [cut_blocks(runs.model, cut, runs.pp, folded=self.folded) for cut in cuts]
         )
-        forward, backward = block_seconds(runs.p)
-        return blocks @ forward[0], blocks @ backward[0], blocks @ weight_seconds(runs.p)[0]
+        parts = (runs.p,) if runs.p.mix is None else runs.p.mix.parts
+        each = [
+            [blocks @ seconds[0] for seconds in (*block_seconds(part), weight_seconds(part))]
+            for part in parts
+        ]
+        mix = runs.p.mix
+        forward, backward, weight = (
+            each[0] if mix is None else map(mix.slowest, zip(*each, strict=True))
+        )
+        return forward, backward, weight
 
     def cut(self, layers: IntArray) -> Cut:
         """A cut that fits, with what its layers recompute."""
