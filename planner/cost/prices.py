@@ -83,10 +83,6 @@ class Prices:
         """Exposed seconds of the boundary behind every stage, as :meth:`planner.cost.sends.Sends.boundaries`."""
         return self.sends.boundaries(pp) if self.mix is None else self.mix.send[None]
 
-    def hidden_delays(self, pp: int) -> Array:
-        """The same of what runs behind compute."""
-        return self.sends.hidden_boundaries(pp) if self.mix is None else self.mix.hidden[None]
-
     def without_sends(self) -> Prices:
         """The same where no send delays anybody."""
         mix = self.mix and replace(self.mix, send=0.0 * self.mix.send)

@@ -125,7 +125,7 @@ def _work(times: StageTimes) -> Array:
 def _hidden_sends(p: Prices, times: StageTimes) -> float:
     """Seconds of sends of the busiest boundary that run behind compute, both ways."""
     stages, chunks = times.blocks.shape[:2]
-    behind = p.hidden_delays(stages)
+    behind = p.sends.hidden_boundaries(stages) if p.mix is None else p.mix.hidden
     each = float(behind.max())
     return float(2.0 * p.micro_batches[0] * chunks * each)
 

@@ -47,6 +47,7 @@ def timeline(b: Breakdown) -> Timeline:
     stages, chunks = times.forward.shape[-2:]
     schedule, m = Schedule(int(p.rows.schedule[0])), int(p.micro_batches[0])
     send = p.delays(stages)
+    behind = p.sends.hidden_boundaries(stages) if p.mix is None else p.mix.hidden
     run = partial(_run, schedule, times, send)
     group = int(group_size(stages, m)) if schedule.grouped else stages
     whole = float(makespan(schedule, m, times.forward, times.backward, send, times.weight)[0])
@@ -68,7 +69,7 @@ def timeline(b: Breakdown) -> Timeline:
         rows=_rows(b, drawn, cut),
         num_stages=stages,
         num_micro_batches=m,
-        sends=tuple((send + p.hidden_delays(stages))[0].tolist()),
+        sends=tuple((send + behind)[0].tolist()),
         folded=bool(p.rows.folded[0]),
         left_out=cut.micro_batches,
         left_out_at=cut.at,

@@ -23,7 +23,7 @@ from planner.search.stages.stated import base_mode
 FULL, SELECTIVE = RECOMPUTE.index("full"), RECOMPUTE.index("selective")
 
 
-def layout(model="llama-3-8b", layers=6, trainer="megatron", **degrees):
+def layout(model="llama-3-8b", layers=6, trainer="megatron", vocab=128256, **degrees):
     """One layout of a model with few layers, priced."""
     known = understand(
         Question(
@@ -32,7 +32,7 @@ def layout(model="llama-3-8b", layers=6, trainer="megatron", **degrees):
             trainer=trainer,
             global_batch=16,
             seq_len=4096,
-            overrides={"layers": str(layers)},
+            overrides={"layers": str(layers), "vocab": str(vocab)},
         )
     )
     return prices(known.task, single(**degrees))
@@ -91,6 +91,30 @@ def test_brute_force_agrees(mixing, share):
     assert found is not None
     assert found.step == pytest.approx(best, rel=1e-9)
     assert found.memory <= limit
+
+
+@pytest.mark.parametrize("vocab", [32_000, 400_000])
+@pytest.mark.parametrize("vpp", [1, 2])
+@pytest.mark.parametrize("trainer", ["megatron", "mindspore"])
+def test_what_follows_the_schedule_counts_too(vocab, vpp, trainer):
+    """Few micro-batches of few tokens: gradients and the optimizer take as long as the schedule."""
+    degrees = {
+        "pp": 2,
+        "dp": 4,
+        "vpp": vpp,
+        "schedule": SCHEDULES.index("interleaved") if vpp > 1 else 1,
+    }
+    p = layout(layers=7, trainer=trainer, vocab=vocab, **degrees)
+    cuts = [
+        np.diff([0, *places, 7]) for places in combinations_with_replacement(range(8), 2 * vpp - 1)
+    ]
+    cuts = [cut for cut in cuts if (cut[1:-1] > 0).all() and (vpp == 1 or cut.min() > 0)]
+    steps = [
+        float(exact(with_cut(p, uniform(cut, int(p.rows.recompute[0])))).step[0]) for cut in cuts
+    ]
+    found = refine(p, "alike", 1e15)
+    assert found is not None
+    assert found.step == pytest.approx(min(steps), rel=2e-4)
 
 
 def test_a_tight_limit_makes_stages_uneven_or_repeats_only_some_layers():

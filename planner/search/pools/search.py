@@ -219,7 +219,7 @@ def _look(state: _State, each: _Seated) -> None:
     state.refined += 1
     trainer = state.site.tasks[0].trainer
     mixing = _mixing(trainer.mixes_recompute, state.pins, int(row.recompute[0]))
-    found = refine(p, mixing, rooms(state.site, each.seats), state.longest)
+    found = refine(p, mixing, rooms(state.site, each.seats), state.limit)
     if found is not None and found.step < state.reached:
         state.best.append(Placed(found.prices, each.seats, found.step, found.gap))
         state.best.sort(key=lambda each: each.step)

@@ -11,10 +11,10 @@ from dataclasses import replace
 import numpy as np
 
 from planner.cost.bounds import lower_bound
-from planner.cost.cut import NONE, Cut, cut_blocks, uniform
+from planner.cost.cut import FULL, NONE, SELECTIVE, Cut, cut_blocks, uniform
 from planner.cost.makespan import makespan
 from planner.cost.orders import Schedule
-from planner.cost.prices import Prices, block_seconds, cut_of, weight_seconds
+from planner.cost.prices import Prices, after_seconds, block_seconds, cut_of, weight_seconds
 from planner.search.stages.levelled import floor, solve
 from planner.search.stages.options import fastest
 from planner.search.stages.runs import Runs
@@ -35,7 +35,7 @@ class Chunked(Runs):
         """
         assert self.p.cut is not None
         even = self.p.cut.layers
-        bound = self._bound()
+        bound = self._bound() + self._after()
         least = np.minimum(even, 1)
         for count in self.counts(int(even.max())):
             pricing = Priced(self, count)
@@ -44,12 +44,29 @@ class Chunked(Runs):
                 found = solve(pricing, pricing.stage, even, least, bound)
                 if found is None:
                     continue
-                start, seconds, bound = found.layers, found.makespan, max(bound, found.bound)
+                start = found.layers
+                gap = 1.0 - max(bound, found.bound) / found.makespan
             elif np.isinf(pricing.loads(even[None])).any():
                 continue
             else:
-                seconds = bound = 1.0
-            yield pricing.cut(start), max(0.0, 1.0 - bound / seconds)
+                gap = 0.0
+            yield pricing.cut(start), max(0.0, gap)
+
+    def _after(self) -> float:
+        """Seconds that follow the schedule whatever the cut: those of the mean stage.
+
+        They shrink as gradients hide behind longer backwards, and are convex: all layers count as recomputed.
+        """
+        p = self.p
+        assert p.cut is not None
+        heavy = np.array([FULL if "full" in p.task.trainer.recompute else SELECTIVE])
+        blocks = cut_blocks(self.model, uniform(p.cut.layers, int(heavy[0])), self.pp, folded=False)
+        whole, least = blocks.sum(axis=(0, 1)), np.inf
+        for part in (p,) if p.mix is None else p.mix.parts:
+            seconds = block_seconds(part.stated(replace(part.rows, recompute=heavy)))
+            room = whole @ (seconds[0][0] + seconds[1][0])
+            least = min(least, float(after_seconds(part, whole, room)))
+        return least / self.pp / (1.0 + p.task.trainer.overhead.jitter)
 
     def _bound(self) -> float:
         """Seconds that no cut beats whatever its layers recompute.
@@ -125,7 +142,7 @@ class Priced:
         return np.array(seconds).reshape(len(cuts), stages) * self.micro_batches
 
     def makespans(self, cuts: IntArray) -> Array:
-        """Seconds of the schedule of cuts that fit; ``(n,)``."""
+        """Seconds of the schedule of cuts that fit and what follows it, less jitter; ``(n,)``."""
         return self._makespans([self.cut(cut) for cut in cuts])
 
     def least(self, cuts: IntArray) -> Array:
@@ -140,25 +157,30 @@ class Priced:
     def _makespans(self, cuts: Sequence[Cut]) -> Array:
         p = self.runs.p
         schedule, send = Schedule(int(p.rows.schedule[0])), p.delays(self.runs.pp)[0]
-        forward, backward, weight = self._seconds(cuts)
-        return np.asarray(makespan(schedule, self.micro_batches, forward, backward, send, weight))
+        *times, weight, after = self._seconds(cuts)
+        found = makespan(schedule, self.micro_batches, times[0], times[1], send, weight)
+        return np.asarray(found + after.max(axis=1) / (1.0 + p.task.trainer.overhead.jitter))
 
-    def _seconds(self, cuts: Sequence[Cut]) -> tuple[Array, Array, Array]:
-        """Forward, backward and weight seconds of chunks; ``(n, stages, chunks a stage)`` each."""
+    def _seconds(self, cuts: Sequence[Cut]) -> tuple[Array, Array, Array, Array]:
+        """Forward, backward and weight seconds of chunks, and what follows the schedule.
+
+        Shapes: ``(n, stages, chunks a stage)`` each; what follows ``(n, stages)``.
+        """
         runs = self.runs
         blocks = np.stack(
             [cut_blocks(runs.model, cut, runs.pp, folded=self.folded) for cut in cuts]
         )
-        parts = (runs.p,) if runs.p.mix is None else runs.p.mix.parts
-        each = [
-            [blocks @ seconds[0] for seconds in (*block_seconds(part), weight_seconds(part))]
-            for part in parts
-        ]
-        mix = runs.p.mix
-        forward, backward, weight = (
-            each[0] if mix is None else map(mix.slowest, zip(*each, strict=True))
-        )
-        return forward, backward, weight
+        held, mix = blocks.sum(axis=2), runs.p.mix
+        each = []
+        for part in (runs.p,) if mix is None else mix.parts:
+            seconds = (*block_seconds(part), weight_seconds(part))
+            times = [blocks @ one[0] for one in seconds]
+            busy = (times[0] + times[1]).sum(axis=2)
+            each.append((*times, after_seconds(part, held, busy)))
+        if mix is None:
+            return each[0]
+        forward, backward, weight, after = map(mix.slowest, zip(*each, strict=True))
+        return forward, backward, weight, after
 
     def cut(self, layers: IntArray) -> Cut:
         """A cut that fits, with what its layers recompute."""

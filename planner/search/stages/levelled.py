@@ -43,7 +43,7 @@ class Pricing(Protocol):
         """Seconds in which every stage is busy, infinite where it cannot hold its layers; ``(n, stages)``."""
 
     def makespans(self, cuts: IntArray) -> Array:
-        """Seconds of the schedule; ``(n,)``."""
+        """Seconds of the schedule and what follows it; ``(n,)``."""
 
     def least(self, cuts: IntArray) -> Array:
         """Seconds that no choice of what is recomputed beats; ``(n,)``."""

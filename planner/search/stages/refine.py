@@ -56,14 +56,20 @@ def refine(
     layers = even_cut(p.task.model.num_layers, pp, vpp)
     wide = with_cut(_alone(p), uniform(layers, int(p.rows.recompute[0])))
     one = Single if p.mix is None else OnPools
+    overhead = p.task.trainer.overhead
+    jitter = 1.0 + overhead.jitter * (pp > 1)
+    longest = (reached - overhead.step) / jitter
     search = (Chunked if vpp > 1 or pp == 1 else one)(wide, mixing, limit)
-    best = None
-    for cut, gap in search.cuts(reached):
+    best, least = None, np.inf
+    for cut, gap in search.cuts(longest):
         rows = replace(wide.rows, recompute=np.array([base_mode(cut)]))
         found, memory = _exact(with_cut(wide.stated(rows), cut), gap)
-        if (memory <= limit).all() and (best is None or found.step < best.step):
+        if not (memory <= limit).all():
+            continue
+        least = min(least, found.step * (1.0 - gap))
+        if best is None or found.step < best.step:
             best = found
-    return best
+    return best and replace(best, gap=max(0.0, 1.0 - least / best.step))
 
 
 def _alone(p: Prices) -> Prices:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from planner.cost.partition import even_cut
 from planner.cost.prices import block_seconds
 from planner.search.stages.options import Choices, Priced, fastest
 from planner.search.stages.runs import Runs
-from planner.search.stages.solver import Stages, solve
+from planner.search.stages.solver import EQUAL, Stages, scan, solve
 from planner.search.stages.table import StageTable
 from planner.units import Array, IntArray
 
@@ -20,6 +21,8 @@ SLACK = 2
 """Layers by which a stage may differ from its share beyond what embedding, head and recompute explain."""
 AGAIN = 0.3
 """Share of its layers that a stage may give away because it recomputes and others do not: a forward pass of three."""
+WORTH = 1e-4
+"""Share of the step that less after the schedule must be able to gain."""
 
 
 class Single(Runs):
@@ -29,7 +32,8 @@ class Single(Runs):
         """The best cut of every number of recomputed layers that is tried, with its gap.
 
         Args:
-            reached: seconds; cuts whose makespan is longer may be left out.
+            reached: seconds of the schedule and what follows it, less the jitter of the pipeline; slower cuts may be
+                left out.
         """
         sizes = self._sizes(reached)
         layers = self.model.layers
@@ -50,6 +54,7 @@ class Single(Runs):
                 continue  # every cut of it is a cut of fewer recomputed layers, no slower there
             seen |= new
             table, after = self._table(sizes, runs, chosen, known)
+            after = after / (1.0 + self.p.task.trainer.overhead.jitter)
             for stages, beaten in self._solved(table, after, start, reached):
                 reached = min(reached, beaten)
                 yield self._cut(stages, sizes, runs, chosen, found), _gap(stages)
@@ -57,17 +62,29 @@ class Single(Runs):
     def _solved(
         self, table: StageTable, after: Array, start: IntArray, reached: float
     ) -> Iterator[tuple[Stages, float]]:
-        """The best cut of a table, with the makespan that others must beat.
+        """The best cuts of a table, each with what it takes in all, which others must beat.
+
+        What follows the schedule, gradients and the optimizer of the slowest stage, differs with the cut: the fastest
+        step may have a longer schedule than the shortest one. Always the least makespan among cuts after which less
+        follows, until what is gained cannot pay.
 
         Args:
             table: what every stage may hold.
             after: seconds that follow the schedule; shape as of the table's seconds.
             start: a cut to improve.
-            reached: seconds; cuts whose makespan is longer may be left out.
+            reached: seconds of schedule and what follows; longer ones may be left out.
         """
-        stages = solve(table, start, reached)
-        if stages is not None:
-            yield stages, stages.makespan
+        least = least_maximum(table, after)
+        found = solve(table, start, reached - least)
+        while found is not None:
+            last = float(table.of(after, found.layers).max())
+            if found.makespan + last < reached:
+                reached = found.makespan + last
+                yield found, reached
+            if last <= least * (1.0 + EQUAL) or found.bound + least >= reached * (1.0 - WORTH):
+                break
+            table = table.where(after < last * (1.0 - EQUAL))
+            found = solve(table, start, reached - least)
 
     def _sizes(self, reached: float) -> IntArray:
         """Numbers of layers that a stage may hold."""
@@ -114,3 +131,14 @@ class Single(Runs):
 
 def _gap(stages: Stages) -> float:
     return max(0.0, 1.0 - stages.bound / stages.makespan)
+
+
+def least_maximum(table: StageTable, each: Array) -> float:
+    """Least over all cuts of the largest value of a stage, for values of every run; infinite where there is no cut."""
+    allowed = np.isfinite(table.forward + table.backward)
+    values = np.where(allowed, each, np.inf)
+    found = scan(
+        replace(table, forward=values, backward=np.zeros_like(values)),
+        lambda _, before, own: np.maximum(before, own),
+    )
+    return np.inf if found is None else found[0]
