@@ -13,12 +13,13 @@ from planner.calibrate.as_run import as_run
 from planner.calibrate.divisions import division
 from planner.calibrate.generators import generator
 from planner.calibrate.mixtures import parts_of
-from planner.calibrate.modules import recomputed_modules, whole_layers
+from planner.calibrate.modules import whole_layers
 from planner.calibrate.networks import cluster_of
-from planner.calibrate.remat import kept_products, offload
+from planner.calibrate.remat import offload
 from planner.calibrate.runs import Run
 from planner.calibrate.shapes import NotPricedError, architecture
 from planner.calibrate.software import Software, optimizer_of, software_of
+from planner.calibrate.traits import traits_of
 from planner.candidates import OFFLOAD, RECOMPUTE, SCHEDULES, Candidates, single
 from planner.errors import PlannerError
 from planner.graph.adapters import with_adapters
@@ -44,15 +45,6 @@ PRECISION_WORDS: tuple[tuple[str, Precision], ...] = (
 """First word found in what the row says; the precision that we price."""
 PRECISIONS: tuple[Precision, ...] = ("fp4", "fp8", "bf16", "fp16", "fp32")
 """From narrow to wide: where a chip lacks one, what ran there ran in the next that it has."""
-_IN_2024 = re.compile(r"(^|[^0-9])(20)?24(0[1-9]|1[0-2])([^0-9]|$)")
-"""A year and month of 2024 in a name, as in ``llama3_h100_202412``."""
-_YEAR = re.compile(r"\b20\d\d\b")
-_COMPILED = re.compile(r"compile(?! off)")
-_CAPTURED = re.compile(r"mlperf training v[4-9]|cuda.?graph|_cg[_.]")
-"""Runs whose host replays a captured graph: NVIDIA's MLPerf submissions do since 4.0, others say so."""
-_CONTAINER = re.compile(r"(?:container|release) v?(\d\d\.\d\d)", re.IGNORECASE)
-FUSED_SINKS = "26.08"
-"""NVIDIA's container from which attention with learned sinks runs as one fast kernel."""
 _LAST_STAGE = re.compile(r"layers on the last stage: (\d+)")
 _FSDP_UNDER_DP = re.compile(r"FSDP=(\d+) GPUs .*with DP on top")
 ZERO_BUBBLE = ("zb-h1", "zb-h2", "zb-1p", "zb-2p")
@@ -121,7 +113,7 @@ def case_of(run: Run) -> Case:
     else:
         assert arch is not None
         model, num_params = _model(arch, recipe.seq, recipe.fused_attention, recipe.lora)
-    traits = _traits(run, software)
+    traits = traits_of(run, software)
     task = Task(
         model=model,
         cluster=cluster,
@@ -350,42 +342,3 @@ def _precision(run: Run, chip: Chip, found: _Open) -> Precision:
     elif precision not in word:
         found.texts.append(f"precision '{word}' priced as {precision}")
     return precision
-
-
-def _traits(run: Run, software: Software) -> dict[str, Json]:
-    """What the cost model could use and no field of a task holds."""
-    overlap = (run.parallel.overlap or "").lower()
-    fsdp: Json = run.parallel.other("fsdp") or {}
-    everything = f"{run.parallel.framework} {overlap} {run.remarks}".lower()
-    return {
-        "software": software.name,
-        "attention": software.attention,
-        "norm_kernel": "rms kernel" in str(run.parallel.other("kernel") or "").lower(),
-        "tp_overlap": any(
-            w in overlap for w in ("tp comm", "userbuffers", "async tp", "mc2", "tp_comm")
-        )
-        and "disabled" not in overlap,
-        "no_overlap": overlap.startswith("none"),
-        "pure_bf16": fsdp.get("mp_mode") == "PURE",
-        "bf16_gradients": "bf16 gradient reduction" in run.remarks or fsdp.get("mp_mode") == "PURE",
-        "ep_overlap": overlap == "ep-overlap-on" or "deepep" in overlap,
-        "dispatcher": next((w for w in ("hybridep", "deepep") if w in everything), ""),
-        "compiled": bool(_COMPILED.search(run.remarks.lower())) or software.name == "jax",
-        "captured": software.name == "nemo"
-        and bool(_CAPTURED.search(f"{run.source.lower()} {everything}")),
-        "before_2023": (_YEAR.findall(run.source) or ["2022"])[-1] < "2023",
-        "early_sinks": "gpt-oss" in run.model.name.lower() and _container(run) < FUSED_SINKS,
-        "in_2024": bool(_IN_2024.search(f"{run.id} {run.other('url')}")),
-        "keeps": sorted(kept_products(run)) if software.name == "jax" else [],
-        "recomputes": sorted(recomputed_modules(run)),
-        "release": run.source,
-        "whole_sends": software.name == "megatron-deepspeed"
-        and "fp16" not in (run.parallel.precision or "").lower(),
-        "zero_bubble": (run.parallel.schedule or "").startswith("zb-"),
-    }
-
-
-def _container(run: Run) -> str:
-    """Year and month of NVIDIA's container, where the source names it; else later than all."""
-    found = _CONTAINER.search(f"{run.source} {run.remarks}")
-    return found[1] if found else "99"

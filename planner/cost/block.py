@@ -131,17 +131,22 @@ def block_cost(s: Setting, block: Block, *, sp: bool) -> BlockCost:
         sum(t.exposed_backward for t in traffic.values()),
     )
     host, whole = trainer.overhead.operator, frozenset({EVERYTHING})
-    launched = host * _launches(s, form, whole, "forward") - waits[0]
-    returned = 2.0 * host * _launches(s, form, whole, "backward") - waits[1]
-    busy = np.maximum(backward, returned)
+    launched = host * _launches(s, form, whole, "forward")
+    returned = 2.0 * host * _launches(s, form, whole, "backward")
+
+    def together(chip: Array, launching: Array, wait: Array) -> Array:
+        """Seconds in which the chip computes and the host launches, beside one another or in turn."""
+        return chip + launching if trainer.overhead.blocking else np.maximum(chip, launching - wait)
+
+    busy = together(backward, returned, waits[1])
 
     def lengthened(tags: frozenset[str]) -> Array:
         """Seconds by which recompute lengthens the backward pass, on the chip or in the host that launches it."""
         run = backward + _recompute(form, costs, tags, again)
-        return np.maximum(run, returned + host * _launches(s, form, tags, "forward")) - busy
+        return together(run, returned + host * _launches(s, form, tags, "forward"), waits[1]) - busy
 
     return BlockCost(
-        forward=np.maximum(forward, launched),
+        forward=together(forward, launched, waits[0]),
         backward=busy,
         weight=sum(made.values(), np.zeros_like(s.sequences)) * busy / np.maximum(backward, 1e-30),
         traffic=traffic,

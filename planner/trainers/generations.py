@@ -23,7 +23,7 @@ PATH = Path(__file__).with_name("generations.json")
 BASES = {t.name: t for t in (MEGATRON, TORCHTITAN, FSDP, MINDSPORE)}
 PARTS = {
     "overlap": ("tp", "tp_gradients", "cp", "ep", "gradients", "weights", "sends"),
-    "overhead": ("step", "operator", "memory_passes", "jitter", "accumulation"),
+    "overhead": ("step", "operator", "memory_passes", "jitter", "accumulation", "blocking"),
     "memory": (
         "gradient_bytes",
         "master_bytes",

@@ -124,6 +124,9 @@ class Overhead:
     accumulation: float = 0.0
     """Bytes that a pass of its own moves to add a micro-batch's gradient of a parameter to those before; 0 where the
     product that makes it adds it."""
+    blocking: bool = False
+    """The host waits for every kernel before it launches the next (CUDA_LAUNCH_BLOCKING=1): its time adds to the
+    chip's instead of running beside it."""
     source: str
 
 

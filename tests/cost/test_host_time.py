@@ -19,7 +19,7 @@ HOST = 0.01
 """Seconds an operator: far more than any of them runs."""
 
 
-def task(**overhead: float) -> Task:
+def task(**overhead: float | bool) -> Task:
     found = understand(
         Question(model="llama-3-8b", cluster="h100-sxm:16", trainer="megatron", global_batch=16)
     ).task
@@ -41,6 +41,25 @@ def test_a_block_takes_no_less_than_its_launches() -> None:
     assert slow.recompute["none"][0] == 0
     assert 0 < fast.forward[0] < slow.forward[0]
     assert fast.recompute["full"][0] == pytest.approx(fast.forward[0])
+
+
+def test_launches_add_to_compute_where_the_host_waits_for_every_kernel() -> None:
+    rows = single(dp=8, tp=2, shard_group=8)
+    host = 1e-5
+    free, beside, waiting = (
+        layer(task(operator=seconds, blocking=blocking), rows)
+        for seconds, blocking in ((0.0, False), (host, False), (host, True))
+    )
+    form = block_structure(setting(task(), rows), task().model.blocks[0], sp=False)
+    count = len(task().model.blocks[0].operators)
+    forward = count + sum(move.phase == "forward" and move.axis == "tp" for move in form.moves)
+    backward = count + sum(move.phase == "backward" and move.axis == "tp" for move in form.moves)
+    assert beside.forward == pytest.approx(free.forward)
+    assert waiting.forward[0] - free.forward[0] == pytest.approx(host * forward)
+    assert waiting.backward[0] - free.backward[0] == pytest.approx(2 * host * backward)
+    again = waiting.recompute["full"][0] - free.recompute["full"][0]
+    assert again == pytest.approx(host * forward)
+    assert waiting.recompute["none"][0] == 0
 
 
 def test_collectives_are_launched_where_their_axis_is_split() -> None:

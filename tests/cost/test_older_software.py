@@ -120,3 +120,35 @@ def test_the_kernel_follows_from_model_and_container(name: str, source: str, ker
 def test_deepspeed_s_fork_is_told_by_its_year(source: str, generation: str) -> None:
     case = case_of(run(parallel={"framework": "Megatron-DeepSpeed"}, source=source))
     assert as_run(case.software, case.traits).name.split()[0] == generation
+
+
+@pytest.mark.parametrize(
+    ("source", "chips", "notes", "waits"),
+    [
+        ("BigScience BLOOM-176B prequel topology sweeps", 384, "", True),
+        ("BigScience BLOOM-176B prequel topology sweeps", 80, "", False),
+        ("one's own", 384, "", False),
+        ("one's own", 8, "run with CUDA_LAUNCH_BLOCKING=1", True),
+    ],
+)
+def test_the_host_waits_where_row_or_source_say_so(
+    source: str, chips: int, notes: str, waits: bool
+) -> None:
+    row = run(
+        source=source, notes=notes, hardware={"num_chips": chips}, parallel={"dp": chips // 4}
+    )
+    case = case_of(row)
+    assert as_run(case.software, case.traits).overhead.blocking == waits
+
+
+def test_deepspeed_s_bf16_optimizer_all_reduces_whole_fp32_gradients_and_sends_parts() -> None:
+    rows = [
+        run(parallel={"framework": "Megatron-DeepSpeed", "precision": precision}, source="BLOOM")
+        for precision in ("bf16", "fp16")
+    ]
+    wide, narrow = (as_run(case.software, case.traits) for case in map(case_of, rows))
+    assert (wide.reduced_bytes, wide.reduces_whole) == (4.0, True)
+    assert (narrow.reduced_bytes, narrow.reduces_whole) == (None, False)
+    assert wide.scatters_sends
+    assert narrow.scatters_sends
+    assert wide.overhead.accumulation > narrow.overhead.accumulation
