@@ -134,7 +134,7 @@ def block_cost(s: Setting, block: Block, *, sp: bool) -> BlockCost:
     launched = host * _launches(s, form, whole, "forward")
     returned = 2.0 * host * _launches(s, form, whole, "backward")
 
-    def together(chip: Array, launching: Array, wait: Array) -> Array:
+    def together(chip: Array, launching: Array, wait: Array | float) -> Array:
         """Seconds in which the chip computes and the host launches, beside one another or in turn."""
         return chip + launching if trainer.overhead.blocking else np.maximum(chip, launching - wait)
 
