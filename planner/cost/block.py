@@ -133,20 +133,16 @@ def block_cost(s: Setting, block: Block, *, sp: bool) -> BlockCost:
     host, whole = trainer.overhead.operator, frozenset({EVERYTHING})
     launched = host * _launches(s, form, whole, "forward")
     returned = 2.0 * host * _launches(s, form, whole, "backward")
-
-    def together(chip: Array, launching: Array, wait: Array | float) -> Array:
-        """Seconds in which the chip computes and the host launches, beside one another or in turn."""
-        return chip + launching if trainer.overhead.blocking else np.maximum(chip, launching - wait)
-
-    busy = together(backward, returned, waits[1])
+    busy = _launching(s, backward, returned, waits[1])
 
     def lengthened(tags: frozenset[str]) -> Array:
         """Seconds by which recompute lengthens the backward pass, on the chip or in the host that launches it."""
         run = backward + _recompute(form, costs, tags, again)
-        return together(run, returned + host * _launches(s, form, tags, "forward"), waits[1]) - busy
+        more = returned + host * _launches(s, form, tags, "forward")
+        return _launching(s, run, more, waits[1]) - busy
 
     return BlockCost(
-        forward=together(forward, launched, waits[0]),
+        forward=_launching(s, forward, launched, waits[0]),
         backward=busy,
         weight=sum(made.values(), np.zeros_like(s.sequences)) * busy / np.maximum(backward, 1e-30),
         traffic=traffic,
@@ -262,6 +258,12 @@ def _launched(op: Operator, phase: Phase) -> float:
     if phase == "forward":
         return 1.0
     return op.backward / 2.0 if op.kind == "matmul" else float(op.backward > 0.0)
+
+
+def _launching(s: Setting, chip: Array, host: Array, wait: Array | float) -> Array:
+    """Seconds in which the chip computes and the host launches: beside one another, then also while the chip waits for
+    communication, or in turn."""
+    return chip + host if s.task.trainer.overhead.blocking else np.maximum(chip, host - wait)
 
 
 def _is_expert(form: Structure, name: str) -> bool:
