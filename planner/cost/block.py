@@ -261,8 +261,7 @@ def _launched(op: Operator, phase: Phase) -> float:
 
 
 def _launching(s: Setting, chip: Array, host: Array, wait: Array | float) -> Array:
-    """Seconds in which the chip computes and the host launches: beside one another, then also while the chip waits for
-    communication, or in turn."""
+    """Seconds in which the chip computes and the host launches: beside it and beside communication, or in turn."""
     return chip + host if s.task.trainer.overhead.blocking else np.maximum(chip, host - wait)
 
 
