@@ -193,3 +193,16 @@ def test_pins_that_no_stages_on_several_pools_have_leave_them_out() -> None:
     found = plan(question)
     assert found.degrees.vpp == 2
     assert not any(use.text == "stages on several pools" for use in found.uses)
+
+
+def test_idle_chips_are_explained_by_the_best_that_they_could_do() -> None:
+    """Stages on both pools were not looked at beyond their bound, which is below what all chips alike take."""
+    question = asked(
+        "h100-sxm:8 + t4:8", model="gpt2", layers=6, batch=16, precision="fp16", pins=PINNED[:3]
+    )
+    found = plan(question)
+    (told,) = (text for text in found.warnings if text.startswith("Left unused"))
+    (stages,) = (use for use in found.uses if use.text == "stages on several pools")
+    assert stages.step is None
+    assert stages.note.endswith("or more")
+    assert told.endswith(f"as with them the step takes {stages.note}.")

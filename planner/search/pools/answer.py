@@ -44,7 +44,7 @@ def build_plan(site: Site, pools: Pools, found: Sequence[Way], header: Header) -
         removed=removed,
         proof=_proof(found),
     )
-    return on_pools(plan, site, pools, priced, tuple(_use(way, best) for way in found))
+    return on_pools(plan, site, pools, priced, found)
 
 
 def price_placed(site: Site, pools: Pools, priced: Prices, header: Header) -> Plan:
@@ -57,7 +57,7 @@ def price_placed(site: Site, pools: Pools, priced: Prices, header: Header) -> Pl
 
 
 def on_pools(
-    plan: Plan, site: Site, pools: Pools, priced: Prices, uses: tuple[Use, ...] = ()
+    plan: Plan, site: Site, pools: Pools, priced: Prices, ways: Sequence[Way] = ()
 ) -> Plan:
     """A plan with what is known of the pools; stages of a pool alone get its name."""
     used = _chips_used(site, priced)
@@ -82,14 +82,14 @@ def on_pools(
         what = f"No trainer known here joins chips of {listed(vendors, 'and')} in one job"
         warnings = (*warnings, f"{what}: their collectives come from different libraries.")
     if idle:
-        why = _why_idle(plan, uses)
+        why = _why_idle(plan, ways)
         warnings = (*warnings, f"Left unused: {', '.join(idle)}{why}.")
     return plan.model_copy(
         update={
             "cluster": facts,
             "stages": stages,
             "degrees": degrees,
-            "uses": uses,
+            "uses": tuple(map(_use, ways)),
             "alternatives": tuple(_seated(row, degrees.pools) for row in plan.alternatives),
             "warnings": tuple(text for text in warnings if " idle: " not in text),
         }
@@ -104,11 +104,11 @@ def _seated(row: Alternative, pools: tuple[str, ...]) -> Alternative:
     return row.model_copy(update={"degrees": row.degrees.model_copy(update={"pools": seats})})
 
 
-def _why_idle(plan: Plan, uses: tuple[Use, ...]) -> str:
-    more = [use for use in uses if use.step is not None and use.chips > plan.degrees.chips_used]
-    if not more:
-        return ""
-    return f", as with them the step takes {show_seconds(min(use.step or np.inf for use in more))} or more"
+def _why_idle(plan: Plan, ways: Sequence[Way]) -> str:
+    """What the ways that use more chips take: their best step, or what bounds it."""
+    more = [way for way in ways if way.chips > plan.degrees.chips_used]
+    least = min((way.step if way.steps else way.bound for way in more), default=np.inf)
+    return f", as with them the step takes {show_seconds(least)} or more" if least < np.inf else ""
 
 
 def pool_facts(site: Site, pools: Pools, used: Sequence[int]) -> ClusterFacts:
@@ -170,7 +170,7 @@ def _fullest(site: Site, best: Way) -> tuple[Task, Prices]:
     return b.prices.at(b.fullest).task, priced
 
 
-def _use(way: Way, best: Way) -> Use:
+def _use(way: Way) -> Use:
     step = way.step if way.steps else None
     return Use(text=way.text, chips=way.chips, step=step, note=way.note)
 
