@@ -71,8 +71,8 @@ MaybeLayoutSettings: TypeAlias = Annotated[
     list[str] | None,
     typer.Option(
         "--set", metavar="KEY=VALUE,...",
-        help="The layout, as tp=8,pp=4,mbs=1,recompute=full; other keys are the model's. With --like what differs "
-        "from the plan's. Repeatable.",
+        help="The layout, as tp=8,pp=4,mbs=1,recompute=full: settings left out are chosen. Other keys are the model's. "
+        "With --like what differs from the plan's. Repeatable.",
     ),
 ]  # fmt: skip
 Clusters: TypeAlias = Annotated[
@@ -151,8 +151,9 @@ MemoryLimit: TypeAlias = Annotated[
 Pins: TypeAlias = Annotated[
     list[str] | None,
     typer.Option(
-        "--pin", metavar="KEY=VALUE",
-        help="Fix a choice: tp=8, pp<=4, recompute=none, attn.q.heads=tp, layers.*.mlp.up=((1,1),(1,8)). Repeatable.",
+        "--pin", metavar="KEY=VALUE,...",
+        help="Fix a choice, or several: tp=8,pp<=4, recompute=none, attn.q.heads=tp, layers.*.mlp.up=((1,1),(1,8)). "
+        "Repeatable.",
     ),
 ]  # fmt: skip
 OperatorPins: TypeAlias = Annotated[

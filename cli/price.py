@@ -31,7 +31,7 @@ def price(
     verbose: o.Verbose = False,
     no_color: o.NoColor = False,
 ) -> int:
-    """Evaluate a layout that you already have; no search."""
+    """Evaluate a layout that you already have; what it leaves open is chosen, and said."""
     from cli import asking
     from cli.answer import Output, deliver
     from cli.console import Screen

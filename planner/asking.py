@@ -43,20 +43,21 @@ def read(question: Question) -> Understood:
     return understood(question, pools)[0]
 
 
-def price(question: Question, layout: Mapping[str, int | str]) -> Plan:
-    """What a stated layout costs; nothing is searched.
+def price(question: Question, layout: Mapping[str, int | str], *, usual: bool = False) -> Plan:
+    """What a stated layout costs; what it leaves open is chosen, as the fastest that fits.
 
     Args:
-        question: what is asked; its pins on operators hold, other pins must agree with the layout.
+        question: what is asked; its pins hold too.
         layout: degrees and settings by name, such as ``{"tp": 8, "pp": 4, "recompute": "full"}``. Degrees that are left
             out are 1, except dp, which takes what is left of the chips.
+        usual: let settings that are left out be what the trainer takes by itself; on pools they always are.
 
     Raises:
         PlannerError: wrong input, or every rule of the trainer that the layout breaks.
     """
     pools = read_pools(question.cluster, question.folders)
     if pools is None:
-        return planning.price(question, layout)
+        return planning.price(question, layout, usual=usual)
     from planner.pooled import price_pools
 
     return price_pools(question, pools, layout)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -10,9 +9,8 @@ from importlib.metadata import PackageNotFoundError, version
 
 import numpy as np
 
-from planner.candidates import Candidates, concatenate, single
-from planner.cost.cut import Cut
-from planner.cost.prices import Prices, prices, with_cut
+from planner.candidates import concatenate
+from planner.cost.prices import Prices
 from planner.cost.step import exact
 from planner.errors import Fault, PlannerError, listed
 from planner.frontends.catalog import entries
@@ -21,24 +19,20 @@ from planner.hardware.cluster import Cluster
 from planner.plan.layout import DIVISION, plain
 from planner.plan.schema import NoPlan, Plan
 from planner.question import Question, Understood, understand
-from planner.search.answer import Header, build_plan, price_plan
+from planner.search.answer import Header, assembled, build_plan
 from planner.search.engine import Outcome, Progress, search
 from planner.search.figures import figures
 from planner.search.idle import better, divides_badly, fewer
 from planner.search.miss import build_miss
 from planner.search.operator_faults import unsatisfied
 from planner.search.pin_prices import Without, pin_prices
-from planner.search.pins import Pins, from_layout
-from planner.search.semi_automatic import plan_operators
+from planner.search.pins import Pins
 from planner.search.space import build_space, degree_rows
-from planner.search.stages.stated import stated_cut
 from planner.search.stages.winners import best_cuts
+from planner.stated import by_trainer, fastest, filled, of_operators, read_layout, usual_row
 from planner.trainers.registry import faults
 from planner.trainers.trainer import Task
 from planner.trainers.wording import divisors
-
-MOST_RANKS = 2**31
-"""Products of degrees beyond this are refused before anything is computed with them."""
 
 
 def plan(
@@ -58,7 +52,7 @@ def plan(
         PlannerError: wrong input, or pins that no layout can satisfy.
     """
     known = understand(question)
-    own = _own(known, question.warm_start) if question.warm_start else _of_file(known)
+    own = _own(known, question)
     deadline = time.monotonic() + question.time_limit
     raw = search(
         known.task, known.pins, top=question.top, time_limit=question.time_limit, progress=progress
@@ -94,34 +88,31 @@ def plan(
     return miss.model_copy(update={"explanation": why}) if why else miss
 
 
-def price(question: Question, layout: Mapping[str, int | str]) -> Plan:
-    """What a stated layout costs; nothing is searched.
+def price(question: Question, layout: Mapping[str, int | str], *, usual: bool = False) -> Plan:
+    """What a stated layout costs.
 
     Args and errors: as :func:`planner.asking.price`, for chips of one kind.
     """
     known = understand(question)
-    task, pins, row = _layout(known, layout)
-    wrong = (*_contradicted(known.pins, row), *faults(task, row))
-    if wrong:
-        raise PlannerError(*wrong)
-    pinned = Pins(operators=known.pins.operators)
-    cut = stated_cut(layout, row, task)
-    priced = _priced(task, pinned, row, cut)
-    if priced is None:
-        raise PlannerError(*unsatisfied(task, pinned.operators, row))
+    stated = read_layout(known, layout)
+    found = fastest(stated, known.pins, question.time_limit, usual=usual)
+    best, pinned = found.prices, Pins(operators=known.pins.operators)
+    row = replace(best.rows, operators=np.zeros_like(best.rows.operators))
 
     def step(fewer: Pins) -> float | None:
-        found = _priced(task, fewer, row, cut)
-        return None if found is None else float(exact(found).step[0])
+        task, rows = of_operators(stated.task, fewer, row)
+        return float(exact(stated.priced(task, rows)).step[0]) if len(rows) else None
 
     division = (f"{key}={value}" for key, value in layout.items() if plain(key) in DIVISION)
     header = replace(
-        header_of(known, pins),
-        pins=(*pins.texts(), *division, *pinned.texts()),
+        header_of(known, stated.pins),
+        pins=tuple(dict.fromkeys((*stated.pins.texts(), *division, *known.pins.texts()))),
         asked=known.asked.model_copy(update={"layout": dict(layout)}),
-        pin_prices=pin_prices(pinned, float(exact(priced).step[0]), step),
+        pin_prices=pin_prices(pinned, float(exact(best).step[0]), step),
+        left_open=by_trainer(stated, known.pins, found),
     )
-    return drawn(price_plan(task, priced, header), question, priced)
+    plan = assembled(stated.task, best, header, alternatives=(), removed=(), proof=found.proof)
+    return drawn(plan, question, best)
 
 
 def drawn(
@@ -157,74 +148,27 @@ def _some_idle(
     return better(outcome, best_cuts(part, pins, deadline))
 
 
-def _layout(known: Understood, layout: Mapping[str, int | str]) -> tuple[Task, Pins, Candidates]:
-    """A stated layout as a table of one row, and the task in which it may leave as many chips idle as a plan may.
-
-    Raises:
-        PlannerError: a key or a value that no layout has (N01, N02).
-    """
-    pins = from_layout(layout, known.task.trainer)
-    unequal = [pin.text for pin in pins.pins if pin.compare != "="]
-    if unequal:
-        raise PlannerError.of("N02", f"a layout states values: {listed(unequal, 'and')} does not.")
-    uneven = any(plain(key) in DIVISION for key in layout)
-    task = replace(known.task, copy_kv=pins.copy_kv, uneven_chunks=uneven)
-    row = stated(task, pins)
-    used = int((row.dp * row.cp * row.tp * row.pp)[0])
-    if used in fewer(task.cluster) and any(pin.column == "dp" for pin in pins.pins):
-        task = replace(task, chips=(used,))
-    return task, pins, row
-
-
-def _own(known: Understood, layout: Mapping[str, int | str]) -> Prices:
-    """The user's own layout, priced.
-
-    Raises:
-        PlannerError: it breaks rules of the trainer.
-    """
-    task, _, row = _layout(known, layout)
-    wrong = faults(task, row)
-    if wrong:
-        raise PlannerError(*wrong)
-    cut = stated_cut(layout, row, task)
-    return prices(task, row) if cut is None else with_cut(prices(task, row), cut)
+def _own(known: Understood, question: Question) -> Prices | None:
+    """The layout that the user has, filled in as the fastest; else that of a trainer's file, if one is the model."""
+    if not question.warm_start:
+        return _of_file(known)
+    return fastest(read_layout(known, question.warm_start), Pins(), question.time_limit).prices
 
 
 def _of_file(known: Understood) -> Prices | None:
-    """The layout of the trainer's file that stands for the model, priced.
+    """The layout of the trainer's file that stands for the model, priced as the trainer fills it in.
 
     None where it is for other chips or breaks rules, of which ``check`` tells.
     """
     if not known.file_layout:
         return None
-    task, _, row = _layout(known, known.file_layout)
-    if any(faults(task, row)):
+    stated = read_layout(known, known.file_layout)
+    if any(faults(stated.task, stated.row)):
         return None
     try:
-        cut = stated_cut(known.file_layout, row, task)
+        return stated.priced(stated.task, stated.row)
     except PlannerError:
         return None
-    return prices(task, row) if cut is None else with_cut(prices(task, row), cut)
-
-
-def _contradicted(pins: Pins, row: Candidates) -> Iterator[Fault]:
-    """Pins that a stated layout does not have."""
-    for pin in pins.pins:
-        has = getattr(row, pin.column)
-        if not pin.keeps(has).all():
-            what = f"pin '{pin.text}' contradicts the stated layout."
-            yield Fault("N03", what, (f"Drop it, or say it in the layout: --set {pin.text}",))
-
-
-def _priced(task: Task, pins: Pins, row: Candidates, cut: Cut | None) -> Prices | None:
-    """A stated layout, its operators as pins leave them; None where they forbid it."""
-    if pins.semi_automatic:
-        planned = plan_operators(task, pins.operators, row)
-        task, row = planned.task, planned.rows
-    if not len(row):
-        return None
-    priced = prices(task, row)
-    return priced if cut is None else with_cut(priced, cut)
 
 
 def header_of(known: Understood, pins: Pins) -> Header:
@@ -236,29 +180,6 @@ def header_of(known: Understood, pins: Pins) -> Header:
         assumptions=known.assumptions,
         hints=known.hints,
     )
-
-
-def stated(task: Task, pins: Pins) -> Candidates:
-    """The single layout that pins describe; what they leave open takes the trainer's usual value."""
-    given = {pin.column: pin.value for pin in pins.pins if pin.compare == "="}
-    degrees = {axis: given.get(axis, 1) for axis in ("tp", "pp", "cp")}
-    chips = task.cluster.num_chips
-    degrees["dp"] = given.get("dp", max(1, chips // math.prod(degrees.values())))
-    if (used := math.prod(degrees.values())) > MOST_RANKS:
-        shown = " × ".join(f"{axis} {degree}" for axis, degree in degrees.items() if degree > 1)
-        raise PlannerError.of("D01", f"{shown} = {used:,}, but the cluster has {chips:,} chips.")
-    return _filled(task, given, degrees)
-
-
-def _filled(task: Task, given: Mapping[str, int], degrees: Mapping[str, int]) -> Candidates:
-    """One layout of these degrees, with the pins' values and the trainer's usual ones."""
-    levels = task.trainer.shardings
-    usual = {
-        "sharding": max(level for level in levels if level <= 1 or min(levels) > 1),
-        "sp": int(True in task.trainer.sequence_parallel and degrees["tp"] > 1),
-        "schedule": 2 if given.get("vpp", 1) > 1 else 1,
-    }
-    return single(**(usual | dict(given) | dict(degrees)))
 
 
 def made_by() -> str:
@@ -280,7 +201,7 @@ def _fewest_faults(known: Understood) -> tuple[Fault, ...]:
         return (Fault("B01", what, (fix,)),)
     given = {pin.column: pin.value for pin in pins.pins if pin.compare == "="}
     rows = degree_rows(task, pins)
-    choices = [_filled(task, given, row) for row in rows] or [stated(task, pins)]
+    choices = [filled(task, given, row) for row in rows] or [usual_row(task, pins)]
     table = concatenate(choices)
     pinned = {pin.column for pin in pins.pins}
     own = (rule for rule in task.trainer.rules if rule.needs <= pinned)

@@ -18,6 +18,7 @@ from planner.plan.cluster import Use as Use
 from planner.plan.degrees import Degrees as Degrees
 from planner.plan.derivation import Derivation
 from planner.plan.figures import Figures
+from planner.plan.left_open import LeftOpen as LeftOpen
 from planner.plan.part import Part
 
 SCHEMA_VERSION: Literal["1"] = "1"
@@ -270,6 +271,8 @@ class Plan(Part):
     pins: tuple[str, ...]
     pin_prices: tuple[PinPrice, ...] = ()
     """One a pin, and last, where there are several, that of all together."""
+    left_open: LeftOpen | None = None
+    """What a stated layout left open; None where it is whole, or none was stated."""
     degrees: Degrees
     step: float
     """Predicted seconds of one step."""

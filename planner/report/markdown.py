@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from planner.plan.removed import everything_removed
 from planner.plan.schema import NoPlan, Plan
 from planner.report.degrees import alternative_columns, equal_legend
+from planner.report.left_open import left_open
 from planner.report.no_plan import render_no_plan
 from planner.report.numbers import gib, gib_parts, percents, seconds_parts
 from planner.report.pins import pinned
@@ -29,6 +30,7 @@ def render_markdown(answer: Plan | NoPlan) -> str:
     sentences = "\n\n".join(line.strip() for line in plain(verdict(answer, ENDLESS)).splitlines())
     basis = [
         *(f"- Pinned: {pin}" for pin in pinned(answer, "`")),
+        *(f"- {label}: {' · '.join(pieces)}" for label, pieces in left_open(answer).items()),
         *(f"- Assumed: {assumption.text}" for assumption in answer.assumptions),
         *(f"- Warning: {warning}" for warning in answer.warnings),
         *(f"- Hint: {hint}" for hint in answer.hints),

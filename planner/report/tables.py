@@ -181,4 +181,4 @@ def labelled(
     label: str, pieces: Sequence[str], width: int, style: Style = "", separator: str = " · "
 ) -> list[Line]:
     """A word at the margin and text beside it."""
-    return styled(flow(pieces, separator, width, f"  {label:<9}", 11), style)
+    return styled(flow(pieces, separator, width, f"  {label + ' ':<9}", 11), style)

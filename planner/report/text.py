@@ -14,6 +14,7 @@ from planner.plan.removed import everything_removed
 from planner.plan.schema import NoPlan, Plan, Term
 from planner.report.degrees import alternative_columns, described, equal_legend
 from planner.report.detail import details
+from planner.report.left_open import counted, left_open
 from planner.report.no_plan import render_no_plan
 from planner.report.numbers import (
     TOLD,
@@ -132,7 +133,10 @@ def _basis(plan: Plan, width: int) -> list[Line]:
     caution: Style = "" if plan.trust.measured else "caution"
     trust = labelled("Trust", [plan.trust.text], width, caution)
     hints = labelled("Hints", list(plan.hints), width) if plan.hints else []
-    return [*pins, *labelled("Assumed", assumed, width), *trust, *hints]
+    chosen = [
+        line for label, pieces in left_open(plan).items() for line in labelled(label, pieces, width)
+    ]
+    return [*pins, *chosen, *labelled("Assumed", assumed, width), *trust, *hints]
 
 
 def _where_a_step_goes(plan: Plan, width: int) -> list[Line]:
@@ -213,7 +217,11 @@ def searched(plan: Plan, width: int) -> list[Line]:
         return searched_pools(plan, width)
     if proof.searched <= 1:
         return [(Span("  Priced this one layout; nothing was searched."),)]
+    stated = plan.left_open is not None
     counts = f"Searched {proof.searched:,} layouts, {proof.fitting:,} fit."
+    counts = counted(plan) if stated else counts
+    if not proof.fitting:
+        return [(Span(f"  {counts}"),)]
     if proof.optimal:
         bound = f"No plan is faster in this cost model (gap {percent(proof.gap, 0)})."
         if proof.cut_gap >= TOLD:
@@ -228,7 +236,11 @@ def searched(plan: Plan, width: int) -> list[Line]:
         bound = f"Stopped early. {bound}" if proof.stopped else bound
     caution: Style = "" if proof.optimal else "caution"
     told = [counts, bound]
-    if plan.degrees.offload == "none" and not any("offload" in pin for pin in plan.pins):
+    if (
+        not stated
+        and plan.degrees.offload == "none"
+        and not any("offload" in pin for pin in plan.pins)
+    ):
         told.append("Host memory was left out, as it fits without.")
     return styled(flow(told, " ", width, "  ", INDENT), caution)
 

@@ -12,6 +12,7 @@ from planner.cost.prices import Prices
 from planner.hardware.chip import Chip
 from planner.hardware.cluster import Cluster
 from planner.plan.asked import Asked
+from planner.plan.left_open import LeftOpen
 from planner.plan.schema import (
     Alternative,
     Assumption,
@@ -57,6 +58,8 @@ class Header:
     """What the user did not state."""
     hints: tuple[str, ...]
     pin_prices: tuple[PinPrice, ...] = ()
+    left_open: LeftOpen | None = None
+    """What a stated layout left open."""
     idle: str = ""
     """Why chips are left idle, where they are."""
 
@@ -71,15 +74,8 @@ def build_plan(task: Task, outcome: Outcome, header: Header, own: Prices | None 
         header,
         alternatives=alternatives(task, outcome, own),
         removed=removed_facts(task, outcome.space),
-        proof=_proof(outcome),
+        proof=proof_of(outcome),
     )
-
-
-def price_plan(task: Task, priced: Prices, header: Header) -> Plan:
-    """The plan of a layout that the user states: nothing was searched."""
-    b = breakdown(priced, 0)
-    proof = Proof(optimal=False, bound=b.step, gap=0.0, searched=1, allowed=1, fitting=1, refined=1)
-    return assembled(task, priced, header, alternatives=(), removed=(), proof=proof)
 
 
 def assembled(
@@ -110,6 +106,7 @@ def assembled(
         trainer_release=task.trainer.release,
         pins=header.pins,
         pin_prices=header.pin_prices,
+        left_open=header.left_open,
         degrees=degrees,
         step=b.step,
         time=b.terms,
@@ -221,7 +218,8 @@ def removed_facts(task: Task, space: Space) -> tuple[Removed, ...]:
     )
 
 
-def _proof(outcome: Outcome) -> Proof:
+def proof_of(outcome: Outcome) -> Proof:
+    """What a search knows of the layouts that it did not price."""
     gap = outcome.gap
     return Proof(
         optimal=gap < 1e-12,

@@ -116,7 +116,7 @@ def parse_pins(texts: Iterable[str], trainer: Trainer, model: Model | None = Non
     """Read pins such as ``tp=8``, ``pp<=4``, ``recompute=none``, ``zero=1``, ``order=tp-cp-dp-pp``.
 
     Args:
-        texts: as they were written.
+        texts: as they were written; one may hold several, as ``tp=8,pp<=4``.
         trainer: whose settings they are.
         model: whose operators may be pinned, as in ``attn.q.heads=tp``; without one no operator can.
 
@@ -128,7 +128,7 @@ def parse_pins(texts: Iterable[str], trainer: Trainer, model: Model | None = Non
     operators: list[OperatorPin] = []
     faults: list[Fault] = []
     copy = False
-    for text in texts:
+    for text in (part for written in texts for part in separate(written)):
         try:
             pin = _parse(text, trainer, model)
         except PlannerError as error:
@@ -150,6 +150,22 @@ def parse_pins(texts: Iterable[str], trainer: Trainer, model: Model | None = Non
     return Pins(tuple(pins), copy, tuple(operators))
 
 
+def separate(text: str) -> list[str]:
+    """The pins of a comma list; commas in parentheses belong to a strategy.
+
+    >>> separate("tp=8, pp<=4,attn.qkv=((1,1),(1,8))")
+    ['tp=8', 'pp<=4', 'attn.qkv=((1,1),(1,8))']
+    """
+    parts, depth = [""], 0
+    for letter in text:
+        depth = max(0, depth + (letter == "(") - (letter == ")"))
+        if letter == "," and not depth:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return [part.strip() for part in parts]
+
+
 def from_layout(layout: Mapping[str, int | str], trainer: Trainer) -> Pins:
     """A layout that the user states, as pins: ``{"tp": 8, "recompute": "full"}``; how it divides layers is no pin."""
     pinned = [f"{key}={value}" for key, value in layout.items() if plain(key) not in DIVISION]
@@ -160,7 +176,7 @@ def _parse(text: str, trainer: Trainer, model: Model | None) -> Pin | OperatorPi
     match = _FORM.match(text)
     if match is None:
         raise PlannerError.of(
-            "N01", f"pin '{text}' is not KEY=VALUE.", "Write it like tp=8 or pp<=4."
+            "N01", f"pin '{text}' is not KEY=VALUE.", "Write it like tp=8, or tp=8,pp<=4 for two."
         )
     word, compare, value = match[1].lower().replace("_", "-"), match[2], match[3]
     if model is not None and is_operator(word, value):

@@ -108,7 +108,7 @@ def _priced(
 ) -> tuple[Plan | None, tuple[Fault, ...]]:
     """A layout as a plan, or the rules that it breaks."""
     try:
-        return price(question, layout), ()
+        return price(question, layout, usual=True), ()
     except PlannerError as error:
         if any(fault.code not in RULES for fault in error.faults):
             raise

@@ -6,18 +6,16 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from planner.cost.prices import prices, with_cut
 from planner.errors import Fault, PlannerError, listed, nearest
 from planner.plan.figures import Sensitivity
 from planner.plan.findings import Compared, Comparison
 from planner.plan.layout import layout_of
 from planner.plan.schema import NoPlan, Plan
-from planner.planning import plan, stated
+from planner.planning import plan
 from planner.question import Question, Understood, understand
 from planner.search.answer import model_facts, recipe_facts
-from planner.search.pins import from_layout
 from planner.search.sensitivity import sensitivities
-from planner.search.stages.stated import stated_cut
+from planner.stated import read_layout
 from planner.studies.crossover import crossovers
 from planner.studies.parallel import answers
 from planner.studies.ranges import WhatIf, expanded
@@ -297,10 +295,5 @@ def bound_by(answer: Plan) -> str:
 def sensitivity_of(question: Question, answer: Plan) -> tuple[Sensitivity, ...]:
     """The step of a plan with every number of its hardware a fifth lower and higher."""
     known = understand(question)
-    layout = layout_of(answer.degrees, answer.pins)
-    pins = from_layout(layout, known.task.trainer)
-    task = replace(known.task, copy_kv=pins.copy_kv)
-    row = stated(task, pins)
-    cut = stated_cut(layout, row, task)
-    priced = prices(task, row)
-    return sensitivities(task, priced if cut is None else with_cut(priced, cut), known.pins)
+    stated = read_layout(known, layout_of(answer.degrees, answer.pins))
+    return sensitivities(stated.task, stated.priced(stated.task, stated.row), known.pins)

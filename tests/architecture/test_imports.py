@@ -30,10 +30,11 @@ ALLOWED: dict[str, set[str]] = {
     "runtime": BOTTOM | {"plan"},
     "question": ASKED | {"search"},
     "known": ASKED,
-    "planning": ASKED | {"cost", "search", "question"},
+    "stated": ASKED | {"cost", "search", "question"},
+    "planning": ASKED | {"cost", "search", "question", "stated"},
     "pooled": ASKED | {"cost", "search", "question", "planning"},
     "asking": ASKED | {"search", "question", "planning", "pooled"},
-    "studies": ASKED | {"cost", "search", "question", "planning", "asking"},
+    "studies": ASKED | {"cost", "search", "question", "stated", "planning", "asking"},
     "output": BOTTOM | {"plan", "report", "export"},
     "api": ASKED | {"question", "known", "planning", "asking", "studies", "calibrate", "output"},
     "cli": BOTTOM

@@ -78,7 +78,9 @@ class Planner:
             progress(state)
         return self._answer()
 
-    def price(self, question: Question, layout: dict[str, int | str]) -> Any:
+    def price(
+        self, question: Question, layout: dict[str, int | str], *, usual: bool = False
+    ) -> Any:
         self.question, self.layout = question, layout
         return self._answer()
 

@@ -15,7 +15,7 @@ from planner.question import Question
 from planner.report.trace import COMPUTE, DOWN, UP, render_trace
 
 LAYOUTS = {
-    "1f1b": "pp=4,tp=4",
+    "1f1b": "pp=4,tp=4,vpp=1",
     "interleaved": "pp=4,tp=4,vpp=4",
     "zb-h1": "pp=4,tp=4,vpp=2,schedule=zb-h1",
     "zbv": "pp=4,tp=4,vpp=2,schedule=zbv",
@@ -33,7 +33,10 @@ def traced(layout, batch):
         seq_len=4096,
         figures=True,
     )
-    plan = price(question, dict(each.split("=") for each in f"{layout},mbs=1,zero=2".split(",")))
+    plan = price(
+        question,
+        dict(each.split("=") for each in f"{layout},mbs=1,zero=2,recompute=none".split(",")),
+    )
     return plan, json.loads(render_trace(plan))
 
 

@@ -18,7 +18,6 @@ from planner.cost.program import simulate
 from planner.plan.figures import Figures, Landscape
 from planner.plan.layout import layout_of
 from planner.plan.removed import everything_removed
-from planner.planning import stated
 from planner.question import understand
 from planner.report.html.page import render_html
 from planner.search.breakdown import Breakdown, breakdown
@@ -26,6 +25,7 @@ from planner.search.engine import search
 from planner.search.landscape import landscape
 from planner.search.pins import from_layout
 from planner.search.timeline import timeline
+from planner.stated import usual_row
 
 LAYOUTS: dict[str, dict[str, int | str]] = {
     "1f1b": {"tp": 4, "pp": 8, "mbs": 1},
@@ -45,7 +45,7 @@ def priced(name: str, batch: int) -> Breakdown:
         model="llama-3-70b", cluster="h100-sxm:64", global_batch=batch, trainer="torchtitan" if torch else "megatron",
     )  # fmt: skip
     task = understand(question).task
-    return breakdown(prices(task, stated(task, from_layout(layout, task.trainer))), 0)
+    return breakdown(prices(task, usual_row(task, from_layout(layout, task.trainer))), 0)
 
 
 def whole_schedule(b: Breakdown) -> dict[tuple[int, str, int, int], float]:
@@ -174,7 +174,7 @@ def test_sensitivities_are_prices_of_other_clusters() -> None:
     slower = replace(chip, peak={name: 0.8 * peak for name, peak in chip.peak.items()})
     task = replace(known.task, cluster=replace(known.task.cluster, chip=slower))
     layout = {key: getattr(answer.degrees, key) for key in ("dp", "tp", "pp", "cp", "vpp")}
-    row = stated(
+    row = usual_row(
         task,
         from_layout(
             layout | {"mbs": answer.degrees.micro_batch, "recompute": answer.degrees.recompute},

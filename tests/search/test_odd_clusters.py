@@ -188,7 +188,7 @@ def test_levels_follow_the_network_and_not_the_host():
         question = Question(model="gpt3-175b", cluster=cluster, global_batch=64, seq_len=2048)
         seconds = []
         for tp in (8, 16):
-            layout = {"tp": tp, "dp": 4, "pp": 16 // tp, "recompute": "full", "sp": "on"}
+            layout = {"tp": tp, "dp": 4, "pp": 16 // tp, "recompute": "full", "sp": "on", "mbs": 1}
             plan_of = price(question, layout | {"zero": 1})
             moves = [c for b in plan_of.blocks for op in b.operators for c in op.collectives]
             seconds.append(sum(c.seconds for c in moves if c.axis == "tp"))

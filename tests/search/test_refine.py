@@ -164,7 +164,7 @@ def test_nothing_fits_in_no_memory():
 
 def test_a_plan_states_its_stages_again():
     facts = {"model": "llama-3-8b", "cluster": "h100-sxm:16", "trainer": "mindspore"}
-    whole = price(Question(**facts, global_batch=64), {"tp": 2, "pp": 2, "cp": 2})
+    whole = price(Question(**facts, global_batch=64), {"tp": 2, "pp": 2, "cp": 2}, usual=True)
     question = Question(
         **facts,
         global_batch=64,

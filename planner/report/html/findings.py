@@ -5,6 +5,7 @@ from __future__ import annotations
 from planner.plan.figures import AxisPlace, Figures
 from planner.plan.removed import everything_removed
 from planner.plan.schema import Alternative, Degrees, Plan
+from planner.report.left_open import counted
 from planner.report.numbers import dollars, gib, percent, slower
 from planner.units import show_bytes, show_seconds
 
@@ -144,6 +145,8 @@ def removed(plan: Plan, figures: Figures) -> str:
     """How many layouts were left, which rule removed most, and which costs most."""
     if plan.proof.searched <= 1:
         return "Nothing was searched, so nothing was ruled out."
+    if plan.left_open is not None:
+        return counted(plan)
     text = f"Of {plan.proof.searched:,} layouts {plan.proof.fitting:,} may run and fit"
     rules = everything_removed(plan)
     if rules:

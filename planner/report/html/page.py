@@ -28,6 +28,7 @@ from planner.report.html.tables import (
     operators,
     used_axes,
 )
+from planner.report.left_open import left_open
 from planner.report.numbers import dollars, gib, percent
 from planner.units import TERA, show_count, show_seconds, three_digits
 
@@ -103,6 +104,7 @@ def render_html(
         sections=_sections(plan, figures),
         tiles=_tiles(plan),
         layout=", ".join(described(plan.degrees)),
+        left_open=left_open(plan),
         charts=_charts(plan, figures),
         tables=_tables(plan, figures),
         bases=[(word, WORDS[word]) for word in bases(plan)],
