@@ -61,7 +61,7 @@ def made(folder: Path, name: str) -> Plan:
         global_batch=2 * chips,
         seq_len=SEQ,
     )
-    return price(question, layout)
+    return price(question, layout, usual=True)
 
 
 @contextmanager

@@ -44,7 +44,7 @@ def made(folder: Path, layout: dict[str, int | str]) -> Plan:
         global_batch=16,
         seq_len=64,
     )
-    return price(question, layout)
+    return price(question, layout, usual=True)
 
 
 def stage_files(plan: Plan) -> list[dict[str, Any]]:
@@ -149,7 +149,7 @@ def test_six_chips_are_refused_here_as_there(tmp_path: Path) -> None:
     question = Question(
         model=str(tmp_path / "tiny.yaml"), cluster="a910b:6", global_batch=6, seq_len=64
     )
-    plan = price(question, {"dp": 6})
+    plan = price(question, {"dp": 6}, usual=True)
     with pytest.raises(PlannerError, match="6 devices"):
         export(plan, "mindspore")
 

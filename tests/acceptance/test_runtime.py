@@ -94,7 +94,7 @@ def exact(name: str, folder: Path) -> Plan:
         seq_len=16,
         precision="fp32",
     )
-    return price(question, dict(pair.split("=") for pair in layout.split(",")))
+    return price(question, dict(pair.split("=") for pair in layout.split(",")), usual=True)
 
 
 @cache

@@ -66,7 +66,7 @@ def test_a_plan_is_priced_as_a_run(name: str) -> None:
         seq_len=MODELS[model]["seq"],
     )
     stated = {key: int(value) if key == "sp" else value for key, value in layout.items()}
-    plan = price(question, stated | {"micro-batch": 1})
+    plan = price(question, stated | {"micro-batch": 1}, usual=True)
     assert plan.step == pytest.approx(run.predicted_step_seconds, rel=1e-9)
     assert run.predicted_total_gib
     assert plan.memory == pytest.approx(run.predicted_total_gib * GIB, rel=1e-9)

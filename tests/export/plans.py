@@ -49,7 +49,7 @@ def plan(name: str) -> Plan:
     question = Question(
         model=model, cluster=cluster, trainer=trainer, global_batch=batch, seq_len=seq
     )
-    return price(question, dict(pair.split("=") for pair in layout.split(",")))
+    return price(question, dict(pair.split("=") for pair in layout.split(",")), usual=True)
 
 
 @lru_cache
@@ -58,4 +58,4 @@ def stated(model: str, cluster: str, trainer: str, layout: str, batch: int = 64)
     question = Question(
         model=model, cluster=cluster, trainer=trainer, global_batch=batch, seq_len=4096
     )
-    return price(question, dict(pair.split("=") for pair in layout.split(",")))
+    return price(question, dict(pair.split("=") for pair in layout.split(",")), usual=True)

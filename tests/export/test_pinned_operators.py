@@ -21,7 +21,7 @@ def plan():
         global_batch=64,
         pins=("layers.*.mlp.up.embed=tp",),
     )
-    return price(asked, {"tp": 8})
+    return price(asked, {"tp": 8}, usual=True)
 
 
 def test_the_strategy_file_has_what_was_pinned(plan):
