@@ -36,9 +36,12 @@ OFFLOAD: tuple[str, ...] = (
     "activations",
     "optimizer+activations",
     "states+activations",
+    "optimizer-25%",
+    "optimizer-50%",
+    "optimizer-75%",
 )
 """What is kept in host memory: nothing; optimizer states; weights and gradients too; what layers keep for the backward
-pass; and both."""
+pass; both; and a share of optimizer states."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,8 +99,17 @@ class Candidates:
         """Whether the chunks of the stages stand in a V."""
         return np.asarray(_FOLDED[self.schedule])
 
+    @property
+    def optimizer_in_host(self) -> Array:
+        """Share of optimizer states in host memory.
+
+        >>> single(offload=OFFLOAD.index("optimizer-25%")).optimizer_in_host
+        array([0.25])
+        """
+        return np.asarray(_SHARE[self.offload])
+
     def in_host(self, what: str) -> BoolArray:
-        """Whether ``optimizer``, ``states`` (weights too) or ``activations`` are kept in host memory.
+        """Whether ``optimizer`` (all or a share), ``states`` (weights too) or ``activations`` are in host memory.
 
         >>> single(offload=OFFLOAD.index("states")).in_host("optimizer")
         array([ True])
@@ -123,10 +135,16 @@ class Candidates:
 
 _FOLDED = np.isin(np.arange(len(SCHEDULES)), FOLDED)
 _IN_HOST: dict[str, BoolArray] = {
-    what: np.array([what in name.split("+") for name in OFFLOAD])
+    what: np.array([name.split("-")[0] == what or what in name.split("+") for name in OFFLOAD])
     for what in ("optimizer", "states", "activations")
 }
 _IN_HOST["optimizer"] |= _IN_HOST["states"]
+_SHARE = np.array(
+    [
+        int(name.partition("-")[2].rstrip("%") or 100) / 100 * _IN_HOST["optimizer"][place]
+        for place, name in enumerate(OFFLOAD)
+    ]
+)
 
 
 def distinct(columns: Sequence[IntArray]) -> tuple[IntArray, IntArray]:

@@ -46,13 +46,15 @@ def offloaded(task: Task, rows: Candidates, cost: StateCost) -> StateCost:
 
     Gradients go down and updated weights come up once a step, beside the update; where the trainer streams sharded
     gradients they go down behind every backward pass. Weights in host memory come up for every pass that gathers them.
+    Of a share of the optimizer states only that share moves; chip and host update their parts at the same time.
 
     Args:
         task: the question.
         rows: the candidates.
         cost: their states with everything on the chip.
 
-    Source: ZeRO-Offload (arXiv 2101.06840), section 4; ZeRO-Infinity (arXiv 2104.07857), section 5.
+    Source: ZeRO-Offload (arXiv 2101.06840), section 4; ZeRO-Infinity (arXiv 2104.07857), section 5; shares: Twin-Flow
+    of ZeRO-Offload++ (DeepSpeed's ``ratio``), Megatron-Core's HybridDeviceOptimizer.
     """
     if not np.any(rows.offload):
         return cost
@@ -64,6 +66,7 @@ def offloaded(task: Task, rows: Candidates, cost: StateCost) -> StateCost:
     )
     level = rows.sharding
     optimizer, states = rows.in_host("optimizer"), rows.in_host("states")
+    share = rows.optimizer_in_host
     streams = optimizer & way.gradients & (level >= GRADIENTS)
     stepped = 1.0 / np.where(level >= OPTIMIZER, shard_ranks(rows), 1.0)
     copied = 4.0 if way.weight_bytes is None else way.weight_bytes
@@ -71,7 +74,8 @@ def offloaded(task: Task, rows: Candidates, cost: StateCost) -> StateCost:
     moved = kinds.gradients + 2.0 * kinds.optimizer + recipe.weight_bytes
     update = moved * stepped / (HOST_EFFICIENCY * host.bandwidth)
     update = np.maximum(update, np.where(states, 0.0, recipe.weight_bytes * stepped / host.rate))
-    update = np.maximum(update, np.where(streams, 0.0, down))
+    update = share * np.maximum(update, np.where(streams, 0.0, down))
+    update = np.maximum(update, (1.0 - share) * cost.update)
     again = np.where(states & (level == WEIGHTS), up, 0.0)
     kept = np.where(kinds.weights == 0.0, recipe.weight_bytes, kinds.weights) * stepped
     low = optimizer & ~states & (level == WEIGHTS)
@@ -79,13 +83,13 @@ def offloaded(task: Task, rows: Candidates, cost: StateCost) -> StateCost:
     return replace(
         cost,
         weights=np.where(states, 0.0, np.where(low, kept, cost.weights)),
-        gradients=np.where(streams, 0.0, cost.gradients),
-        optimizer=np.where(optimizer, 0.0, cost.optimizer),
+        gradients=np.where(streams, (1.0 - share) * cost.gradients, cost.gradients),
+        optimizer=(1.0 - share) * cost.optimizer,
         each_forward=cost.each_forward + np.where(states, up, 0.0),
-        each_backward=cost.each_backward + np.maximum(np.where(streams, down, 0.0), again),
+        each_backward=cost.each_backward + np.maximum(np.where(streams, share * down, 0.0), again),
         update=np.where(optimizer, update, cost.update),
-        temporary=cost.temporary - np.where(optimizer, temporary_bytes(task) * stepped, 0.0),
-        host=np.where(optimizer, cost.optimizer + HOST_GRADIENT * stepped, 0.0)
+        temporary=cost.temporary - share * temporary_bytes(task) * stepped,
+        host=share * (cost.optimizer + HOST_GRADIENT * stepped)
         + np.where(states, beside * stepped, 0.0),
         frozen=np.where(states, 0.0, cost.frozen),
         frozen_host=np.where(states, recipe.frozen_bytes * stepped, 0.0),

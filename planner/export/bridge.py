@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from planner.export.files import File, json_text, shell_list
 from planner.export.megatron import MOMENTS, check, environment_of, layout, overlaps, plan_pairs
-from planner.export.refusal import Limits
+from planner.export.refusal import Limits, host_share
 from planner.export.remeasure import Remeasured, remeasure
 from planner.export.shape import shape_of
 from planner.export.view import View, commented, header
@@ -58,6 +58,7 @@ def write(view: View) -> list[File]:
 def overrides(view: View) -> dict[str, Json]:
     """Every key that the plan decides, also where Bridge's default is the same as the plan's."""
     d, recipe, shape = view.degrees, view.plan.recipe, shape_of(view)
+    away = host_share(view)
     said = dict(plan_pairs(view, shape))
     keys: dict[str, Json] = {
         f"model.{name.replace('-', '_')}": said[f"--{name}"]
@@ -85,8 +86,9 @@ def overrides(view: View) -> dict[str, Json]:
         "dist.use_tp_pp_dp_mapping": "--use-tp-pp-dp-mapping" in said
         and bool(said["--use-tp-pp-dp-mapping"]),
         "optimizer.optimizer": "sgd" if recipe.optimizer == "sgd" else "adam",
-        "optimizer.use_precision_aware_optimizer": d.offload == "optimizer",
-        "optimizer.optimizer_cpu_offload": d.offload == "optimizer",
+        "optimizer.use_precision_aware_optimizer": away > 0.0,
+        "optimizer.optimizer_cpu_offload": away > 0.0,
+        **({"optimizer.optimizer_offload_fraction": away} if 0.0 < away < 1.0 else {}),
         "mixed_precision": MIXED.get(recipe.precision),
     }
 

@@ -9,7 +9,16 @@ from __future__ import annotations
 from planner.export.files import File, json_text
 from planner.export.loop import loop
 from planner.export.modules import LAYER, llama_like, style
-from planner.export.refusal import Limits, even_stages, no_axis, offloads, pinned, whole_states
+from planner.export.refusal import (
+    SHARES,
+    Limits,
+    even_stages,
+    host_share,
+    no_axis,
+    offloads,
+    pinned,
+    whole_states,
+)
 from planner.export.remeasure import Remeasured, remeasure
 from planner.export.shape import shape_of
 from planner.export.view import View, header
@@ -37,7 +46,7 @@ def write(view: View) -> list[File]:
 
 def _check(view: View) -> None:
     d, limits = view.degrees, Limits(RELEASE)
-    offloads(limits, view, "optimizer", "states")
+    offloads(limits, view, "optimizer", "states", *SHARES)
     no_axis(limits, view, "pp", "ep", "etp")
     even_stages(limits, view)
     low = d.offload == "states" and view.level < 3
@@ -82,7 +91,7 @@ def settings(view: View) -> dict[str, Json]:
         "train_batch_size": recipe.global_batch,
         "train_micro_batch_size_per_gpu": d.micro_batch,
         "gradient_accumulation_steps": d.num_micro_batches,
-        "zero_optimization": _zero(view.level) | _on_host(d.offload),
+        "zero_optimization": _zero(view.level) | _on_host(d.offload, host_share(view)),
         "optimizer": {"type": "SGD" if recipe.optimizer == "sgd" else "AdamW", "params": {"lr": 1e-4}},
         "steps_per_print": 1,
     }  # fmt: skip
@@ -108,10 +117,12 @@ def _zero(level: int) -> dict[str, Json]:
     return zero
 
 
-def _on_host(offload: str) -> dict[str, Json]:
-    host = {"device": "cpu", "pin_memory": True}
+def _on_host(offload: str, share: float) -> dict[str, Json]:
+    host: dict[str, Json] = {"device": "cpu", "pin_memory": True}
     if offload == "none":
         return {}
+    if share < 1.0:
+        return {"offload_optimizer": host | {"ratio": share}}
     return {"offload_optimizer": host} | ({"offload_param": host} if offload == "states" else {})
 
 

@@ -9,7 +9,16 @@ import re
 
 from planner.export.files import File, flags, json_text, shell_list
 from planner.export.megatron_model import model_pairs
-from planner.export.refusal import Limits, any_level, equal_layers, offloads, pinned, schedules
+from planner.export.refusal import (
+    SHARES,
+    Limits,
+    any_level,
+    equal_layers,
+    host_share,
+    offloads,
+    pinned,
+    schedules,
+)
 from planner.export.remeasure import Remeasured, remeasure
 from planner.export.shape import Shape, shape_of
 from planner.export.view import View, commented, header
@@ -80,7 +89,7 @@ def write(view: View) -> list[File]:
 def check(view: View, target: str) -> None:
     """What Megatron's arguments cannot hold, and what its parser takes although it is wrong."""
     d, limits = view.degrees, Limits(target)
-    offloads(limits, view, "optimizer")
+    offloads(limits, view, "optimizer", *SHARES)
     equal_layers(limits, view)
     any_level(limits, view, (0, 1))
     schedules(limits, view, "1f1b", "interleaved")
@@ -140,7 +149,7 @@ def plan_pairs(view: View, shape: Shape) -> list[tuple[str, Json]]:
         ("--moe-grouped-gemm", view.experts),
         ("--cross-entropy-loss-fusion", True),
         *PRECISION[recipe.precision],
-        *_optimizer(recipe.optimizer, d.offload == "optimizer"),
+        *_optimizer(recipe.optimizer, host_share(view)),
     ]
 
 
@@ -179,7 +188,7 @@ def _states(view: View) -> list[tuple[str, Json]]:
     """
     d, narrow = view.degrees, view.plan.recipe.optimizer in MOMENTS
     spread = d.dp * d.cp > 1
-    precise = narrow or d.offload == "optimizer"
+    precise = narrow or host_share(view) > 0.0
     instances = view.replicas if view.level == 1 else 1
     return [
         ("--use-distributed-optimizer", view.level == 1 if spread else precise),
@@ -209,11 +218,12 @@ def recompute_pairs(view: View) -> list[tuple[str, Json]]:
     return [("--recompute-granularity", "selective"), ("--recompute-modules", sorted(modules))]
 
 
-def _optimizer(name: str, on_host: bool) -> list[tuple[str, Json]]:
+def _optimizer(name: str, on_host: float) -> list[tuple[str, Json]]:
     chosen = ("--optimizer", "sgd" if name == "sgd" else "adam")
     narrow = name in MOMENTS
-    pairs = [chosen, ("--use-precision-aware-optimizer", narrow or on_host)]
-    pairs.append(("--optimizer-cpu-offload", on_host))
+    pairs = [chosen, ("--use-precision-aware-optimizer", narrow or on_host > 0.0)]
+    pairs.append(("--optimizer-cpu-offload", on_host > 0.0))
+    pairs.append(("--optimizer-offload-fraction", on_host if 0.0 < on_host < 1.0 else None))
     if not narrow:
         return pairs
     return [

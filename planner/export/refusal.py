@@ -63,6 +63,18 @@ def schedules(limits: Limits, view: View, *names: str) -> None:
     )
 
 
+SHARES = ("optimizer-25%", "optimizer-50%", "optimizer-75%")
+"""Words for a share of the optimizer states in host memory."""
+
+
+def host_share(view: View) -> float:
+    """Share of the optimizer states in host memory, 0 to 1."""
+    word = view.degrees.offload
+    if word in SHARES:
+        return float(word.partition("-")[2].rstrip("%")) / 100
+    return float(word.startswith(("optimizer", "states")))
+
+
 def offloads(limits: Limits, view: View, *known: str) -> None:
     """Refuses what a format cannot keep in host memory."""
     where = view.degrees.offload

@@ -49,6 +49,9 @@ class Degrees(Part):
         "activations",
         "optimizer+activations",
         "states+activations",
+        "optimizer-25%",
+        "optimizer-50%",
+        "optimizer-75%",
     ] = "none"
     """What is kept in host memory; ``states`` are weights, gradients and the optimizer's."""
     order: tuple[Literal["dp", "tp", "pp", "cp"], ...]

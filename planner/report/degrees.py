@@ -47,6 +47,9 @@ IN_HOST = {
     "activations": "activations",
     "optimizer+activations": "optimizer states and activations",
     "states+activations": "weights, states and activations",
+    "optimizer-25%": "a quarter of the optimizer states",
+    "optimizer-50%": "half of the optimizer states",
+    "optimizer-75%": "three quarters of the optimizer states",
 }
 """What a plan keeps in host memory, in words."""
 

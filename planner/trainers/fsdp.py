@@ -76,16 +76,17 @@ FSDP = Trainer(
         ),
     ),
     offload=Offload(
-        kinds=(0, 1, 2, 3, 4, 5),
+        kinds=(0, 1, 2, 3, 4, 5, 6, 7, 8),
         gradients=True,
         gradient_bytes=2.0,
         weight_bytes=2.0,
         states_from=3,
+        share_from=3,
         checkpoints=True,
         source=(
-            "DeepSpeed offload_optimizer (ZeRO-Offload: 16-bit gradients down, 16-bit weights up) and offload_param "
-            "(ZeRO-3 only); cpu_checkpointing and its likes move the checkpoints of full recompute; share of copies "
-            "that show: assumed"
+            "DeepSpeed offload_optimizer (ZeRO-Offload: 16-bit gradients down, 16-bit weights up), its ratio and "
+            "offload_param (ZeRO-3 only); cpu_checkpointing and its likes move the checkpoints of full recompute; "
+            "share of copies that show: assumed"
         ),
     ),
     rules=choose(

@@ -85,9 +85,10 @@ MEGATRON = Trainer(
         ),
     ),
     offload=Offload(
-        kinds=(0, 1, 3, 4),
+        kinds=(0, 1, 3, 4, 6, 7, 8),
         source=(
-            "--optimizer-cpu-offload with the distributed optimizer, gradients kept in the chip's buffer; "
+            "--optimizer-cpu-offload with the distributed optimizer and --optimizer-offload-fraction, gradients kept "
+            "in the chip's buffer; "
             "--cpu-offloading-num-layers: one stage, no recompute, no CUDA graphs (transformer_config); share of "
             "copies that show: assumed"
         ),

@@ -100,6 +100,8 @@ class Offload:
     fp32 copy is what is copied."""
     states_from: int = 2
     """Least state sharding with which weights can leave the chip."""
+    share_from: int = 1
+    """Least state sharding with which a share of the optimizer's states can leave it."""
     checkpoints: bool = False
     """Activations leave the chip as checkpoints of full recompute; otherwise as they are, without recompute and on
     one stage."""

@@ -95,6 +95,34 @@ def test_copies_and_update_by_hand():
     )
 
 
+@pytest.mark.parametrize("percent", [25, 50, 75])
+def test_a_share_of_the_optimizer_moves_that_share(percent):
+    """Chip and host update their parts at the same time; the share's states and gradients are on the host."""
+    share, part = percent / 100, OFFLOAD.index(f"optimizer-{percent}%")
+    task = simple("megatron", host_bandwidth=1e10)
+    none, some, whole = (
+        states(task, single(dp=8, sharding=1, offload=kind)) for kind in (0, part, OPTIMIZER)
+    )
+    assert some.optimizer == pytest.approx((1 - share) * none.optimizer)
+    assert some.host == pytest.approx(share * whole.host)
+    assert some.temporary == pytest.approx((1 - share) * none.temporary + share * whole.temporary)
+    assert some.update == pytest.approx(np.maximum(share * whole.update, (1 - share) * none.update))
+    assert (some.gradients == none.gradients).all()
+
+
+def test_a_share_leaves_the_chip_where_the_trainer_can():
+    """DeepSpeed's ratio needs ZeRO-3; torchtitan and MindFormers have none."""
+    kind = OFFLOAD.index("optimizer-50%")
+    for trainer, sharding, can in (
+        ("megatron", 1, True), ("megatron", 0, False), ("fsdp", 3, True), ("fsdp", 2, False),
+        ("torchtitan", 3, False), ("mindspore", 1, False),
+    ):  # fmt: skip
+        task = simple(trainer)
+        row = single(dp=8, sharding=sharding, offload=kind)
+        rules = [rule for rule in task.trainer.rules if rule.name.startswith("offload")]
+        assert all(rule.keeps(task, row)[0] for rule in rules) == can, trainer
+
+
 def test_gradients_of_megatron_go_down_once_a_step():
     task = simple("megatron", host_bandwidth=1e8)
     found = states(task, single(dp=8, sharding=1, offload=OPTIMIZER))
@@ -189,7 +217,7 @@ def test_a_slower_host_is_never_faster_and_holds_as_much(case, factor):
 def test_every_trainer_can_move_what_it_says():
     for trainer in TRAINERS:
         assert trainer.offload.kinds[0] == 0
-        assert len(trainer.offload.kinds) > 1
+        assert (len(trainer.offload.kinds) > 1) == (trainer.name != "mindspeed")
         assert trainer.offload.source
         task = simple(trainer.name)
         sharding = max(trainer.shardings)
@@ -204,6 +232,15 @@ def test_every_trainer_can_move_what_it_says():
 
 def test_names_say_what_is_in_host_memory():
     rows = concatenate([single(offload=index) for index in range(len(OFFLOAD))])
-    assert rows.in_host("optimizer").tolist() == [False, True, True, False, True, True]
-    assert rows.in_host("states").tolist() == [False, False, True, False, False, True]
-    assert rows.in_host("activations").tolist() == [False, False, False, True, True, True]
+    assert rows.in_host("optimizer").tolist() == [False, True, True, False, True, True, *[True] * 3]
+    assert rows.optimizer_in_host.tolist() == [0, 1, 1, 0, 1, 1, 0.25, 0.5, 0.75]
+    assert rows.in_host("states").tolist() == [False, False, True, False, False, True, *[False] * 3]
+    assert rows.in_host("activations").tolist() == [
+        False,
+        False,
+        False,
+        True,
+        True,
+        True,
+        *[False] * 3,
+    ]

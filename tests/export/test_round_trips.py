@@ -129,6 +129,27 @@ def test_uneven_chunks(trainer: str, tmp_path: Path) -> None:
     assert found.plan.step == pytest.approx(plan.step, rel=1e-6)
 
 
+@pytest.mark.parametrize(("trainer", "to", "name", "wanted"), [
+    ("megatron", "megatron", "megatron.sh", "--optimizer-offload-fraction 0.5"),
+    ("fsdp", "deepspeed", "deepspeed.json", '"ratio": 0.5'),
+])  # fmt: skip
+def test_a_share_of_the_optimizer_in_host_memory(
+    trainer: str, to: str, name: str, wanted: str, tmp_path: Path
+) -> None:
+    question = Question(
+        model="llama-3-8b", cluster="h100-sxm:8", trainer=trainer, global_batch=32, seq_len=4096
+    )
+    layout: dict[str, int | str] = {"zero": 3 if trainer == "fsdp" else 1, "recompute": "none"}
+    plan = price(question, layout | {"offload": "optimizer-50%"})
+    for file in export(plan, to):
+        (tmp_path / file.name).write_text(file.text)
+    assert wanted in (tmp_path / name).read_text()
+    asked = replace(question, trainer=None)
+    found = check(tmp_path / name, asked, search=False)
+    assert found.plan is not None
+    assert found.plan.degrees.offload == "optimizer-50%"
+
+
 @pytest.mark.parametrize(
     ("model", "layout", "depth", "added"),
     [

@@ -44,6 +44,16 @@ class TrainerFile:
         return {**self.layout, "stage-layers": "+".join(map(str, self.stages))}
 
 
+def share_word(share: float) -> str:
+    """The nearest share of optimizer states in host memory that has a word; at least a quarter.
+
+    >>> share_word(0.4), share_word(1.0)
+    ('optimizer-50%', 'optimizer')
+    """
+    percent = min(max(25 * round(4 * share), 25), 100)
+    return "optimizer" if percent == 100 else f"optimizer-{percent}%"
+
+
 @dataclass(slots=True)
 class Reader:
     """Values of one configuration, asked for one by one; what nobody asked for is known at the end."""

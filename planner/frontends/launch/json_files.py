@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from planner.errors import PlannerError
 from planner.frontends.launch import megatron
-from planner.frontends.launch.found import Reader, TrainerFile, without_defaults
+from planner.frontends.launch.found import Reader, TrainerFile, share_word, without_defaults
 from planner.frontends.launch.shell import words_to_options
 from planner.units import Json
 
@@ -70,7 +70,13 @@ def read_deepspeed(path: str, data: Mapping[str, Json]) -> TrainerFile:
     tp = Reader(path, _table(data, "tensor_parallel"), wrong=r.wrong).degree("autotp_size")
     layout: dict[str, int | str] = {"zero": stage, "tp": tp, "sp": "off"}
     if hosts:
-        layout["offload"] = "states" if "offload_param" in hosts and stage == 3 else "optimizer"
+        share = _table(zero.values, "offload_optimizer").get("ratio", 1.0)
+        part = (
+            share_word(float(share))
+            if stage == 3 and isinstance(share, int | float)
+            else "optimizer"
+        )
+        layout["offload"] = "states" if "offload_param" in hosts and stage == 3 else part
     micro = r.number("train_micro_batch_size_per_gpu")
     turns, batch = r.number("gradient_accumulation_steps"), r.number("train_batch_size")
     layout["mbs"] = max(micro, 1)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from planner.errors import Fault
 from planner.frontends.launch import megatron_model, megatron_stages
-from planner.frontends.launch.found import Reader, TrainerFile, without_defaults
+from planner.frontends.launch.found import Reader, TrainerFile, share_word, without_defaults
 from planner.units import Json
 
 DEGREES = {
@@ -80,6 +80,12 @@ def read(path: str, values: Mapping[str, Json], variables: Mapping[str, str]) ->
     )
 
 
+def _host_share(reader: Reader) -> str:
+    """The word for the share of optimizer states in host memory: the nearest that is priced."""
+    text = reader.text("optimizer-offload-fraction") or "1"
+    return share_word(float(text) if text.replace(".", "", 1).isdigit() else 1.0)
+
+
 def _chips(reader: Reader, variables: Mapping[str, str]) -> int | None:
     """The world: stated, or nodes times chips a node."""
     world = _first(variables, ("PLAN_CHIPS", "WORLD_SIZE"))
@@ -112,7 +118,7 @@ def _layout(reader: Reader, chips: int | None) -> dict[str, int | str]:
     layout |= _states(reader, layout)
     layout["recompute"] = _recompute(reader)
     if reader.flag("optimizer-cpu-offload"):
-        layout["offload"] = "optimizer"
+        layout["offload"] = _host_share(reader)
     if reader.flag("use-tp-pp-dp-mapping"):
         layout["order"] = "tp-cp-pp-dp"
     if reader.text("schedules-method") in ("dualpipev", "zbv"):

@@ -8,7 +8,7 @@ from planner.candidates import OFFLOAD, RECOMPUTE, SHARDING, Candidates
 from planner.errors import Fault, listed
 from planner.trainers.trainer import Rule, Task
 from planner.trainers.wording import value
-from planner.units import BoolArray
+from planner.units import BoolArray, IntArray
 
 NO_RECOMPUTE, FULL = RECOMPUTE.index("none"), RECOMPUTE.index("full")
 
@@ -36,9 +36,15 @@ KINDS = Rule(
 )
 
 
+def _least(task: Task, candidates: Candidates) -> IntArray:
+    """Least state sharding with which optimizer states leave the chip: all of them, or a share."""
+    part = (candidates.optimizer_in_host > 0.0) & (candidates.optimizer_in_host < 1.0)
+    return np.where(part, task.trainer.offload.share_from, 1)
+
+
 def _states(task: Task, candidates: Candidates) -> BoolArray:
     c, way = candidates, task.trainer.offload
-    enough: BoolArray = ~c.in_host("optimizer") | (c.sharding >= 1)
+    enough: BoolArray = ~c.in_host("optimizer") | (c.sharding >= _least(task, c))
     sharded: BoolArray = enough & (~c.in_host("states") | (c.sharding >= way.states_from))
     return sharded | ~_kinds(task, c)  # what it never keeps in host memory is the other rule's
 
@@ -47,7 +53,9 @@ def _states_fault(task: Task, candidates: Candidates) -> Fault:
     sharding, wanted = value(candidates, "sharding"), OFFLOAD[value(candidates, "offload")]
     shown = "unsharded states" if sharding == 0 else SHARDING[sharding]
     weights = bool(candidates.in_host("states")[0])
-    least = max(task.trainer.offload.states_from, 1) if weights else 1
+    least = (
+        max(task.trainer.offload.states_from, 1) if weights else int(_least(task, candidates)[0])
+    )
     can = [SHARDING[level] for level in task.trainer.shardings if level >= least]
     what = f"{task.trainer.name} cannot run offload {wanted} with {shown}."
     return Fault("T01", what, (f"It can with {listed(can)}.",))
