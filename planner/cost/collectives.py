@@ -52,7 +52,8 @@ def collective(
     for level, n in zip(cluster.levels, members, strict=True):
         part = np.asarray(size, dtype=np.float64) / inner
         moved = ROUNDS[kind] * (n - 1) / n * (part + np.sqrt(level.ramp_bytes * part))
-        slowest = np.maximum(slowest, moved / level.achieved_by(n))
+        rate = level.achieved_by(n) * level.ringed_by(inner, cluster.chips_per_host)
+        slowest = np.maximum(slowest, moved / rate)
         latency = latency + ROUNDS[kind] * level.latency * _steps(kind, n)
         inner = inner * n
     return slowest + latency

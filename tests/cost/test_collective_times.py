@@ -182,3 +182,19 @@ def test_expert_exchanges_on_a_supernode_slow_down_with_its_dies(dies, rate):
     cluster, size = read_cluster("cloudmatrix-384"), 1e12
     seconds = collective("all-to-all", size, members(dies, 1, cluster.groups), cluster)
     assert size * (dies - 1) / dies / float(seconds) == pytest.approx(rate * 1e9, rel=0.12)
+
+
+@pytest.mark.parametrize("sharers", [1, 2, 4, 8])
+@pytest.mark.parametrize("stride", [1, 2, 4, 8])
+def test_rings_over_some_chips_of_a_node_reach_half_of_cards_that_chips_share(sharers, stride):
+    """Two chips of every ring share a card where it has more of them than the node has cards."""
+    node = level_of(name="node", size=8, bandwidth=300e9, latency=0.0)
+    wire = level_of(name="network", size=None, bandwidth=10e9, ramp_bytes=0.0, latency=0.0)
+    shared = replace(wire, sharers=sharers)
+    where = members(64 // stride, stride, (8, 0))
+    alone, together = (
+        float(collective("all-reduce", 1e9, where, cluster_of(64, node, last, chips_per_host=8)))
+        for last in (wire, shared)
+    )
+    apart = sharers > 1 and 1 < 8 // stride <= 8 // sharers
+    assert together == pytest.approx(alone * (2 if apart else 1))
