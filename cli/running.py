@@ -42,8 +42,6 @@ def run_plan(path: Path, screen: Screen) -> int:
         f"  gradients differ by {found.worst:.1e} of their largest entry at most ({found.worst_name or 'none'})",
         f"  {_words(small)}: {found.ranks} processes, {found.seconds:.1f} s",
     ]
-    if small.left_out:
-        lines.append(f"  left out: {', '.join(small.left_out)}")
     if small.ranks > 1:
         lines.append(_collectives(predicted(small), found.issued))
     screen.write("\n".join(lines) + "\n")
@@ -51,15 +49,19 @@ def run_plan(path: Path, screen: Screen) -> int:
 
 
 def _collectives(wanted: Issued, issued: Issued) -> str:
-    """Counts of what the plan has, and where the run differs."""
+    """What the plan has, and where the run differs in number or bytes."""
     words = [f"{' '.join(key)} {count}" for key, (count, _) in sorted(wanted.items())]
     other = [
-        f"{' '.join(key)} {issued.get(key, (0,))[0]} instead of {count}"
-        for key, (count, _) in sorted(wanted.items())
-        if issued.get(key, (0,))[0] != count
+        f"{' '.join(key)} {_many(issued.get(key))} instead of {_many(wanted.get(key))}"
+        for key in sorted(wanted.keys() | issued.keys())
+        if issued.get(key) != wanted.get(key)
     ]
     verdict = f"other than predicted ({'; '.join(other)})" if other else "as predicted"
     return f"  collectives {verdict}: {', '.join(words) or 'none'}"
+
+
+def _many(found: tuple[int, float] | None) -> str:
+    return f"{found[0]} of {found[1]:,.0f} bytes" if found else "none"
 
 
 def _words(small: Program) -> str:
@@ -77,5 +79,12 @@ def _words(small: Program) -> str:
     stages = (
         f" ({small.schedule}, layers {'-'.join(map(str, small.visits))})" if small.pp > 1 else ""
     )
-    sequence = ", sequence parallel" if small.sequence_parallel else ""
-    return f"{degrees}{stages}{experts}{sequence}{states}"
+    kinds = {layer.recomputed or any(op.recomputed for op in layer.ops) for layer in small.layers}
+    words = [
+        ("sequence parallel", small.sequence_parallel),
+        ("recompute", True in kinds),
+        ("multi-token prediction", bool(small.mtp)),
+        ("tied tables", small.tied),
+    ]
+    more = "".join(f", {word}" for word, there in words if there)
+    return f"{degrees}{stages}{experts}{more}{states}"

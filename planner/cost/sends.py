@@ -66,6 +66,12 @@ class Sends:
         return found
 
 
+def sent_bytes(task: Task, rows: Candidates, stream: Array) -> Array:
+    """Bytes that a rank sends of its stream: a tp-th where all ranks have the same and scatter it; ``(n,)``."""
+    scattered = task.trainer.scatters_sends & (rows.tp > 1) & ~rows.sp
+    return np.where(scattered, stream / rows.tp, stream)
+
+
 def sends(
     task: Task, rows: Candidates, stream: Array, members: Mapping[AxisName, IntArray]
 ) -> Sends:
@@ -79,11 +85,10 @@ def sends(
 
     Source: scattered sends: Narayanan et al. 2021 (arXiv 2104.04473), section 4.1.
     """
-    size, gather = stream, np.zeros_like(stream)
+    size, gather = sent_bytes(task, rows, stream), np.zeros_like(stream)
     if task.trainer.scatters_sends:
-        split = (rows.tp > 1) & ~rows.sp
-        size = np.where(split, stream / rows.tp, stream)
-        gather = np.where(split, collective("all-gather", stream, members["tp"], task.cluster), 0.0)
+        whole = collective("all-gather", stream, members["tp"], task.cluster)
+        gather = np.where(size < stream, whole, 0.0)
     senders = axis_strides(task, rows)["pp"]
     seconds = np.stack(
         [level.latency + size / level.sent_by(senders) + gather for level in task.cluster.levels]

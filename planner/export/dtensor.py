@@ -20,6 +20,7 @@ def write(view: View) -> list[File]:
 def settings(view: View) -> dict[str, Json]:
     """Mesh from the outermost axis, stages in the order in which a token meets them, blocks with operators."""
     d = view.degrees
+    whole, some = view.recomputing
     sizes = {"pp": d.pp, "dp": d.dp, "cp": d.cp, "tp": d.tp}
     return {
         "mesh": {axis: sizes[axis] for axis in reversed(d.order) if axis in sizes},
@@ -32,6 +33,8 @@ def settings(view: View) -> dict[str, Json]:
             "micro_batch": d.micro_batch,
             "micro_batches": d.num_micro_batches,
         },
+        "recompute": {"whole": list(whole), "in_part": list(some)},
+        "sends": [[_collective(c) for c in stage.sends] for stage in view.plan.stages],
         "blocks": {block.name: _block(block) for block in view.plan.blocks},
     }
 
@@ -39,6 +42,7 @@ def settings(view: View) -> dict[str, Json]:
 def _block(block: BlockPlan) -> dict[str, Json]:
     return {
         "layers": block.layers,
+        "count": block.count,
         "sizes": block.sizes,
         "tensors": block.tensors,
         "arrives": block.arrives,

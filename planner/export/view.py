@@ -94,6 +94,20 @@ class View:
         return None
 
     @property
+    def recomputing(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Layers that are computed again as a whole, and those of which some operators are."""
+        d = self.degrees
+        if d.recompute != "mixed":
+            all_layers = tuple(layer for chunk in self.visits for layer in chunk)
+            return all_layers * (d.recompute == "full"), all_layers * (d.recompute == "selective")
+        whole: list[int] = []
+        some: list[int] = []
+        for chunk, first, then in zip(self.visits, d.full_layers, d.selective_layers, strict=True):
+            whole += chunk[:first]
+            some += chunk[first : first + then]
+        return tuple(whole), tuple(some)
+
+    @property
     def stage_sizes(self) -> tuple[int, ...]:
         """Layers of every stage, all chunks together."""
         return tuple(sum(map(len, stage)) for stage in self.chunks)

@@ -198,4 +198,4 @@ def _mtp_block(arch: Architecture, layer: Layer, seq: int, *, fused: bool) -> Bl
     out = _layer(b, arch, layer, start, fused=fused)
     _project_and_loss(b, arch, out, first=False)
     b.tied |= {EMBEDDING}
-    return b.finish(("stream", "tokens"), (out,))
+    return b.finish(("stream", "tokens"), (out, "loss"))

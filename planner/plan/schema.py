@@ -74,6 +74,21 @@ class Term(Part):
     """Seconds that run behind other work."""
 
 
+class Collective(Part):
+    """One communication that a layout change inserts."""
+
+    kind: Literal["all-reduce", "all-gather", "reduce-scatter", "all-to-all", "send"]
+    tensor: str
+    axis: str
+    phase: Literal["forward", "backward", "gradient", "weight"]
+    bytes: float
+    """Bytes of the full buffer as nccl-tests counts it."""
+    seconds: float
+    """How long it takes."""
+    exposed: float
+    """Seconds that nothing hides."""
+
+
 class Stage(Part):
     """One pipeline stage."""
 
@@ -98,23 +113,11 @@ class Stage(Part):
     memory: tuple[Term, ...]
     memory_total: float
     """Bytes; the sum of ``memory``."""
+    sends: tuple[Collective, ...] = ()
+    """What a rank sends to other stages in one micro-batch: of every chunk its result forwards, and the gradient of its
+    input backwards; empty in plans that older versions made."""
     host: float = 0.0
     """Bytes of host memory for a chip."""
-
-
-class Collective(Part):
-    """One communication that a layout change inserts."""
-
-    kind: Literal["all-reduce", "all-gather", "reduce-scatter", "all-to-all", "send"]
-    tensor: str
-    axis: str
-    phase: Literal["forward", "backward", "gradient", "weight"]
-    bytes: float
-    """Bytes of the full buffer as nccl-tests counts it."""
-    seconds: float
-    """How long it takes."""
-    exposed: float
-    """Seconds that nothing hides."""
 
 
 class OperatorPlan(Part):

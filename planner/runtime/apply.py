@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -12,6 +13,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 
+from planner.errors import PlannerError
 from planner.runtime.grid import Grid, grid, ranks_of
 from planner.runtime.model import Decoder, Weights, key
 from planner.runtime.program import DENSE, EXPERT, Program
@@ -26,6 +28,8 @@ class Ranks:
     """Ranks that hold the same weights: ``replicas`` outside, ``data`` inside, over which states are sharded."""
     edp: DeviceMesh | None
     """Ranks that hold the same experts."""
+    ends: dist.ProcessGroup | None = None
+    """A rank of the first stage and the one of the last at its place, where they share a table."""
 
     def names(self) -> dict[str, str]:
         """Axes by the names of their groups."""
@@ -34,6 +38,8 @@ class Ranks:
             if mesh is not None:
                 names = mesh.mesh_dim_names or ()
                 found |= {mesh.get_group(axis).group_name: axis for axis in names}
+        if self.ends is not None:
+            found[self.ends.group_name] = "ends"
         return found
 
 
@@ -50,10 +56,17 @@ def ranks(plan: Program) -> Ranks:
     edp = experts.permute(0, 2, 3, 1).reshape(-1, plan.axes["edp"])
     apart = plan.expert_parallel
     return Ranks(
-        grid((fixed, by_stage), *[(("stage", *EXPERT), experts)] * apart),
+        grid((fixed, by_stage), *[(("stage", *EXPERT), experts)] * plan.has_experts),
         _mesh(data, ("rest", "replicas", "data"))["replicas", "data"] if plan.data > 1 else None,
         _mesh(edp, ("rest", "edp"))["edp"] if apart and plan.axes["edp"] > 1 else None,
+        _ends(by_stage) if plan.tied and plan.pp > 1 else None,
     )
+
+
+def _ends(by_stage: Tensor) -> dist.ProcessGroup | None:
+    pairs = torch.stack([by_stage[0].flatten(), by_stage[-1].flatten()], 1).tolist()
+    made = [(pair, dist.new_group(pair)) for pair in pairs]
+    return next((group for pair, group in made if dist.get_rank() in pair), None)
 
 
 def _mesh(ranks: Tensor, names: tuple[str, ...] | list[str]) -> DeviceMesh:
@@ -63,9 +76,10 @@ def _mesh(ranks: Tensor, names: tuple[str, ...] | list[str]) -> DeviceMesh:
 def apply(model: Decoder, ranks: Ranks) -> Decoder:
     """The model as the plan runs it: recompute and state sharding."""
     plan = model.plan
-    if plan.recompute:
-        for name, layer in list(model.layers.items()):
-            model.layers[name] = checkpoint_wrapper(layer)
+    for several in (model.layers, model.mtp):
+        for name, layer in several.named_children():
+            if layer.part.recomputed:
+                setattr(several, name, checkpoint_wrapper(layer))
     if plan.level > 0 and (ranks.data is not None or ranks.edp is not None):
         _shard(model, ranks)
     return model
@@ -79,7 +93,9 @@ def _shard(model: Decoder, ranks: Ranks) -> None:
         data = data["data"]
     apart: set[nn.Parameter] = set()
     for part in _together(model):
-        experts = [m for m in part[0].modules() if isinstance(m, Weights) and _is_expert(m)]
+        inside = (module for one in part for module in one.modules())
+        apart_too = model.plan.expert_parallel
+        experts = [m for m in inside if apart_too and isinstance(m, Weights) and _is_expert(m)]
         if experts and ranks.edp is not None:
             fully_shard(experts, mesh=ranks.edp, reshard_after_forward=again)
         else:
@@ -94,10 +110,12 @@ def _shard(model: Decoder, ranks: Ranks) -> None:
 
 
 def _together(model: Decoder) -> list[list[nn.Module]]:
-    """Parts by whose states are gathered at once: each by itself, but tied tables together."""
-    if not model.plan.tied or model.embedding is None or model.head is None:
+    """Parts by whose states are gathered at once: each by itself, but those that share a table."""
+    ends = [end for end in (model.embedding, model.head, *model.mtp) if end is not None]
+    sharing = [end for end in ends if model.plan.tables.keys() & set(end.part.weights)]
+    if len(sharing) < 2:
         return [[part] for part in model.parts()]
-    return [[model.embedding, model.head], *([layer] for layer in model.layers.values())]
+    return [sharing, *([part] for part in model.parts() if part not in sharing)]
 
 
 def _is_expert(module: Weights) -> bool:
@@ -109,10 +127,16 @@ def _is_expert(module: Weights) -> bool:
 def finish(model: Decoder, ranks: Ranks) -> None:
     """Sums the gradients that are still sums over some ranks: all of a layer's over the same ranks at once."""
     done = {"dp", "cp", "data", "edp"} if isinstance(model, FSDPModule) else {"dp", "cp"}
+    seen: set[nn.Parameter] = set()
     for part in model.parts():
         together: dict[tuple[str, ...], list[Tensor]] = {}
         for module, name, parameter in weights(part):
+            if parameter in seen:
+                continue
+            seen.add(parameter)
             axes = set(module.partial(name))
+            if "edp" in axes and not model.plan.expert_parallel:
+                axes = {"data"}
             if axes & {"dp", "cp"}:
                 axes.add("data")
             left = sorted(axes - done)
@@ -123,6 +147,27 @@ def finish(model: Decoder, ranks: Ranks) -> None:
                 together.setdefault((axis,), []).append(gradient(parameter))
         for some, grads in sorted(together.items()):
             _sum(grads, some, ranks)
+
+
+def finish_tables(models: Sequence[Decoder], ranks: Ranks) -> None:
+    """Sums the gradients of tables of which the first and the last stage have a copy each."""
+    plan = models[0].plan
+    held = {
+        (name, model.embedding is None): parameter
+        for model in models
+        for part in model.parts()
+        for _, name, parameter in weights(part)
+        if name in plan.tables and name in plan.embedding.weights
+    }
+    if plan.pp == 1 or not held:
+        return
+    if len(held) > 1:
+        raise PlannerError.of(
+            "W06", "Tables of both ends of a V are not run.", "shardwright plan … --pin pp=1"
+        )
+    for parameter in held.values():
+        grad = gradient(parameter)
+        dist.all_reduce(grad, group=ranks.ends)
 
 
 def gradient(parameter: nn.Parameter) -> Tensor:
@@ -140,11 +185,10 @@ def _sum(grads: list[Tensor], axes: tuple[str, ...], ranks: Ranks) -> None:
 
 
 def weights(part: nn.Module) -> list[tuple[Weights, str, nn.Parameter]]:
-    """All weights of a part, each once, with the module that holds it and its name in the plan."""
+    """All weights of a part, with the module that holds it and its name in the plan."""
     return [
         (module, name, getattr(module, key(name)))
         for module in part.modules()
         if isinstance(module, Weights)
         for name in module.call.op.weights
-        if not (module.turned and name == next(iter(module.call.op.weights)))
     ]

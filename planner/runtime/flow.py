@@ -1,12 +1,13 @@
 """Tensors between operators: converted for every reader as the plan says, and their gradients back.
 
 Readers that want the same share what is converted, and gradients that lie alike are added before they move. What an
-all-gather made is not kept for the backward pass: it is gathered again there.
+all-gather made is not kept for the backward pass: it is gathered again there, and what a recomputed operator made
+comes from its inputs again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -15,7 +16,7 @@ from torch import Tensor
 from torch.autograd.function import FunctionCtx
 
 from planner.runtime.grid import Grid, convert
-from planner.runtime.lies import Lies, route
+from planner.runtime.lies import Lies, walk
 
 
 @dataclass(slots=True, eq=False)
@@ -25,6 +26,8 @@ class Held:
     value: Tensor
     lies: Lies
     grid: Grid
+    gathers_again: bool = True
+    """What gathers add to it is not kept, but gathered once more."""
     made: dict[Lies, Tensor] = field(default_factory=dict)
     """What it was converted to."""
     read_as: dict[tuple[Lies, Lies], Tensor] = field(default_factory=dict)
@@ -49,21 +52,22 @@ class Held:
         return self.read_as[want, leaves]
 
     def _make(self, want: Lies, again: Again | None) -> Tensor:
-        """The tensor converted. What only gathers at the end add can be made again from what there was before them."""
+        """The tensor converted.
+
+        What gathers at the end add can be made again from what was there before them; what was exchanged or reduced is
+        kept, also where the tensor itself will be made again.
+        """
         before = want
-        for step in reversed(route(self.lies, want, joint=self.grid.joint)):
-            if step.kind != "all-gather":
+        light = {"all-gather"} if self.gathers_again else set()
+        light |= {"slice"} if again and again.makes(self.value) else set()
+        for step, earlier, _ in reversed(walk(self.lies, want, joint=self.grid.joint)):
+            if step.kind not in light:
                 break
-            cut = (*before.cuts[step.dim], *step.axes)
-            before = Lies(
-                (*before.cuts[: step.dim], cut, *before.cuts[step.dim + 1 :]), want.partial
-            )
+            before = earlier
         value, grid = convert(self.value.detach(), self.lies, before, self.grid), self.grid
         found = convert(value, before, want, grid)
-        if again is not None and before != want:
-            again.copies[found.untyped_storage()._cdata] = Copy(
-                value, lambda kept: convert(kept, before, want, grid)
-            )
+        if again is not None:
+            again.promise(found, [value], lambda kept: convert(kept, before, want, grid))
         return found
 
 
@@ -86,16 +90,19 @@ class _Read(torch.autograd.Function):
 class Copy:
     """Something that is made again when it is needed, once for all who kept it."""
 
-    source: Tensor
+    sources: list[Tensor | _Promise]
     """What is kept instead."""
-    make: Callable[[Tensor], Tensor]
+    make: Callable[..., Tensor]
     users: int = 0
     taken: int = 0
     value: Tensor | None = None
 
     def take(self) -> Tensor:
         """The tensor, for one of its users."""
-        value = self.make(self.source) if self.value is None else self.value
+        value = self.value
+        if value is None:
+            with torch.no_grad():
+                value = self.make(*[_unpack(source) for source in self.sources])
         self.taken += 1
         self.value = value if self.taken % self.users else None
         return value
@@ -111,17 +118,32 @@ class Again:
 
     copies: dict[int, Copy] = field(default_factory=dict)
 
+    def makes(self, tensor: Tensor) -> bool:
+        """Whether a tensor will be made again."""
+        return _storage(tensor) in self.copies
+
+    def promise(self, made: Tensor, sources: Sequence[Tensor], make: Callable[..., Tensor]) -> None:
+        """Notes how a tensor is made again from others, unless it is but a view of one of them."""
+        if _storage(made) not in map(_storage, sources):
+            self.copies[_storage(made)] = Copy(list(sources), make)
+
     def hooks(self) -> torch.autograd.graph.saved_tensors_hooks:
         """Inside it, what operators save of such tensors is a promise to make them again."""
         return torch.autograd.graph.saved_tensors_hooks(self.pack, _unpack)
 
     def pack(self, tensor: Tensor) -> Tensor | _Promise:
         """What is kept of a tensor that an operator saves."""
-        copy = self.copies.get(tensor.untyped_storage()._cdata)
+        copy = self.copies.get(_storage(tensor))
         if copy is None:
             return tensor
+        if not copy.users:
+            copy.sources = [self.pack(one) for one in copy.sources if isinstance(one, Tensor)]
         copy.users += 1
         return copy, tensor.shape, tensor.stride(), tensor.storage_offset()
+
+
+def _storage(tensor: Tensor) -> int:
+    return tensor.untyped_storage()._cdata
 
 
 def _unpack(kept: Tensor | _Promise) -> Tensor:

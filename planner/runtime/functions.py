@@ -75,11 +75,80 @@ def _product(call: Call, reads: Sequence[Tensor], weights: Sequence[Tensor]) -> 
         zip(dict.fromkeys(d for dims in names for d in dims), ascii_letters, strict=False)
     )
     source, weight, result = ("".join(letter[d] for d in dims) for dims in names)
-    found = torch.einsum(f"{source},{weight}->{result}", reads[0], weights[0])
+    found = torch.einsum(f"{source},{weight}->{result}", reads[0], weights[0].detach())
+    if weights[0].requires_grad and torch.is_grad_enabled():
+        later = _ForWeight.apply(
+            weights[0], reads[0].detach(), found.detach(), f"{source},{result}->{weight}"
+        )
+        found = _Both.apply(found, later)
     for name, bias in zip(list(call.op.weights)[1:], weights[1:], strict=True):
         own = call.dims(name)
         shape = [n if d in own else 1 for d, n in zip(names[2], found.shape, strict=True)]
         found = found + bias.view(shape) * float(call.leads)
+    return found
+
+
+class _ForWeight(torch.autograd.Function):
+    """Zeros that stand for a product and lead to its weight alone: only there is what the product read needed again."""
+
+    @staticmethod
+    def forward(
+        ctx: FunctionCtx, weight: Tensor, read: Tensor, like: Tensor, equation: str
+    ) -> Tensor:
+        ctx.save_for_backward(read)
+        ctx.equation = equation
+        return like.new_zeros(()).expand(like.shape)
+
+    @staticmethod
+    def backward(ctx: FunctionCtx, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        (read,) = ctx.saved_tensors
+        return torch.einsum(ctx.equation, read, grads[0]), None, None, None
+
+
+class _Both(torch.autograd.Function):
+    """A product, whose gradient goes to what it read and to its weight."""
+
+    @staticmethod
+    def forward(ctx: FunctionCtx, product: Tensor, weight: Tensor) -> Tensor:
+        return product.view_as(product)
+
+    @staticmethod
+    def backward(ctx: FunctionCtx, *grads: Tensor) -> tuple[Tensor, Tensor]:
+        return grads[0], grads[0]
+
+
+class Repeated(torch.autograd.Function):
+    """An operator of which nothing is kept but what it takes: it runs again in the backward pass."""
+
+    @staticmethod
+    def forward(ctx: FunctionCtx, call: Call, *taken: Tensor) -> Tensor:
+        ctx.call = call
+        ctx.save_for_backward(*taken)
+        return computed(call, *taken)
+
+    @staticmethod
+    def backward(ctx: FunctionCtx, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        own = [
+            tensor.detach().requires_grad_(needed)
+            for tensor, needed in zip(ctx.saved_tensors, ctx.needs_input_grad[1:], strict=True)
+        ]
+        wanted = [tensor for tensor in own if tensor.requires_grad]
+        with torch.enable_grad():
+            made = iter(torch.autograd.grad(computed(ctx.call, *own), wanted, grads[0]))
+        return (None, *(next(made) if tensor.requires_grad else None for tensor in own))
+
+
+def computed(call: Call, *taken: Tensor) -> Tensor:
+    """As :func:`compute`, of what an operator reads and then its weights."""
+    count = len(call.op.reads)
+    return compute(call, taken[:count], taken[count:])
+
+
+def repeated(call: Call, reads: Sequence[Tensor], weights: Sequence[Tensor]) -> Tensor:
+    """As :func:`compute`, keeping nothing that can be computed again."""
+    if not call.op.keeps:
+        return compute(call, reads, weights)
+    found: Tensor = Repeated.apply(call, *reads, *weights)
     return found
 
 
@@ -257,6 +326,7 @@ PASSES: dict[str, Callable[[Call, Sequence[Tensor], Sequence[Tensor]], Tensor]] 
     "kv_norm": _latent_norm,
     "norm": _norm,
     "rotary": _rotary,
+    "join": lambda call, reads, weights: torch.cat(list(reads), -1),
     "layout": lambda call, reads, weights: reads[0],
     "dropout": lambda call, reads, weights: reads[0],
     "build_k": _build_k,

@@ -76,7 +76,18 @@ def _depth(axis: str) -> tuple[int, str]:
 
 
 def route(have: Lies, want: Lies, *, joint: bool = False) -> list[Step]:
-    """The steps from one way to lie to another; a cut that others are inside of stays till they go.
+    """The steps of :func:`walk`.
+
+    >>> [s.kind for s in route(Lies(((), ("tp",))), Lies((("tp",), ())))]
+    ['all-to-all']
+    """
+    return [step for step, _, _ in walk(have, want, joint=joint)]
+
+
+def walk(have: Lies, want: Lies, *, joint: bool = False) -> list[tuple[Step, Lies, Lies]]:
+    """The steps from one way to lie to another, each with how the tensor lies before and after it.
+
+    A cut that others are inside of stays till they go.
 
     Args:
         have: how the tensor lies.
@@ -85,17 +96,15 @@ def route(have: Lies, want: Lies, *, joint: bool = False) -> list[Step]:
 
     Raises:
         PlannerError: there is none (W06).
-
-    >>> [s.kind for s in route(Lies(((), ("tp",))), Lies((("tp",), ())))]
-    ['all-to-all']
     """
-    found: list[Step] = []
+    found: list[tuple[Step, Lies, Lies]] = []
     while have != want:
         steps = [*_sums(have, want, joint), *_cuts(have, want, joint), *_joins(have, want, joint)]
         if not steps:
             raise PlannerError.of("W06", f"No way from {have} to {want} is known to the runtime.")
-        step, have = min(steps, key=lambda s: (FIRST.index(s[0].kind), -len(s[0].axes)))
-        found.append(step)
+        step, after = min(steps, key=lambda s: (FIRST.index(s[0].kind), -len(s[0].axes)))
+        found.append((step, have, after))
+        have = after
     return found
 
 

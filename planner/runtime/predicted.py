@@ -10,48 +10,57 @@ from planner.runtime.program import Move, Op, Part, Program
 
 Key: TypeAlias = tuple[str, str, str]
 """Phase (forward, backward), kind and axis; the axis of states is ``data`` (``replicas`` across groups that shard
-them), of experts' states ``edp``."""
+them), of experts' states ``edp``, of tables that the first and the last stage have ``ends``."""
 Issued: TypeAlias = dict[Key, tuple[int, float]]
 """How many collectives, and bytes of all."""
 
 
 def predicted(plan: Program) -> Issued:
-    """What the first rank issues in a step, but for what stages send each other.
+    """What the first rank issues in a step.
 
     The loss's three numbers a token are two collectives: the largest logit is needed before the others can be summed.
-    Layers that are computed again repeat their forward collectives in place of what would be gathered again, up to the
-    last operator whose inputs are needed.
     """
     found: Issued = {}
-    parts = plan.parts_of(0)
-    for part in parts:
-        inside, states = list(_operators(part, plan)), list(_states(part, plan))
-        for key, size in inside * plan.micro_batches:
-            _add(found, key, size)
-        for key, size in states * (plan.micro_batches if plan.gathers_each else 1):
+    chunks = [plan.parts_of(chunk) for chunk in plan.chunks_of(0)]
+    for part in (part for chunk in chunks for part in chunk):
+        for key, size in [*_operators(part, plan), *_recomputed(part, plan)] * plan.micro_batches:
             _add(found, key, size)
         for axis, size in _copied(part, plan).items():
             _add(found, ("backward", "all-reduce", axis), size)
-    if plan.splits_loss and plan.head in parts:
-        key = ("forward", "all-reduce", "tp")
-        found[key] = (found[key][0] + plan.micro_batches, found[key][1])
+        if plan.splits_loss and part.ops[-1].kind == "loss":
+            _add(found, ("forward", "all-reduce", "tp"), 0.0, plan.micro_batches)
+    for group in (group for chunk in chunks for group in _held(chunk, plan)):
+        for key, (count, size) in group.items():
+            times = plan.micro_batches if plan.gathers_each else 1
+            _add(found, key, size * times, count * times)
+    for size in _between_ends(plan).values():
+        _add(found, ("backward", "all-reduce", "ends"), size)
+    for phase, kind in plan.passed(0) * plan.micro_batches:
+        _add(found, (phase, kind, "pp"), plan.sent)
     return found
 
 
-def _add(found: Issued, key: Key, size: float) -> None:
+def _add(found: Issued, key: Key, size: float, times: int = 1) -> None:
     count, total = found.get(key, (0, 0.0))
-    found[key] = (count + 1, total + size)
+    found[key] = (count + times, total + size)
 
 
 def _operators(part: Part, plan: Program) -> Iterator[tuple[Key, float]]:
+    """Collectives of its operators. Where all of a layer is computed again nothing is gathered again for it alone."""
     moves = _here(part.ops, plan)
     gathered = {m.tensor for m in moves if (m.phase, m.kind) == ("forward", "all-gather")}
-    repeated = plan.recompute and part in plan.layers
     for m in moves:
         again = m.phase == "backward" and m.kind == "all-gather" and m.tensor in gathered
-        if not (repeated and again):
+        if not (part.recomputed and again):
             yield (m.phase, m.kind, m.axis), m.bytes
-    for m in _here(_needed(part), plan) if repeated else ():
+
+
+def _recomputed(part: Part, plan: Program) -> Iterator[tuple[Key, float]]:
+    """Forward collectives that computing a whole layer again repeats, up to the last operator whose inputs are needed.
+
+    Where some operators are computed again, what they exchange or reduce is kept.
+    """
+    for m in _here(_needed(part), plan) if part.recomputed else ():
         if m.phase == "forward":
             yield ("backward", m.kind, m.axis), m.bytes
 
@@ -61,21 +70,42 @@ def _here(ops: Sequence[Op], plan: Program) -> list[Move]:
 
 
 def _needed(part: Part) -> Sequence[Op]:
-    """A layer's operators up to the last that keeps something: sums keep nothing, and what follows is not repeated."""
-    keeps = [n for n, op in enumerate(part.ops) if op.kind != "memory" or "add" not in op.name]
+    """A layer's operators up to the last that keeps something; what follows, and a loss, is not repeated."""
+    keeps = [n for n, op in enumerate(part.ops) if op.keeps and op.kind != "loss"]
     return part.ops[: keeps[-1] + 1]
+
+
+def _held(chunk: Sequence[Part], plan: Program) -> Iterator[Issued]:
+    """What is done with weights and gradients, of parts whose states are gathered at once together."""
+    for group in plan.together(chunk) if plan.level else [[part] for part in chunk]:
+        found: Issued = {}
+        for part in group:
+            for key, size in _states(part, plan):
+                count, total = found.get(key, (1, 0.0))
+                found[key] = (count, total + size)
+        yield found
 
 
 def _states(part: Part, plan: Program) -> Iterator[tuple[Key, float]]:
     gathers: dict[str, int] = {}
     for m in part.states:
+        if m.axis == "pp":
+            continue
         axis = "edp" if m.axis == "edp" and plan.expert_parallel else "data"
+        if axis == "edp" and plan.axes["edp"] == 1:
+            continue
         if m.phase == "gradient":
             yield ("backward", m.kind, _across(m, axis, plan)), m.bytes
         else:
-            phase = "backward" if gathers.get(axis) else "forward"
-            gathers[axis] = 1
+            phase = "backward" if gathers.get(m.tensor) else "forward"
+            gathers[m.tensor] = 1
             yield (phase, m.kind, axis), m.bytes
+
+
+def _between_ends(plan: Program) -> dict[str, float]:
+    """Bytes that are summed of every table that the first and the last stage have: of what a rank holds of it."""
+    cut = plan.shard if plan.level else 1
+    return {m.tensor: m.bytes / cut for part in plan.ends for m in part.states if m.axis == "pp"}
 
 
 def _copied(part: Part, plan: Program) -> dict[str, float]:

@@ -5,8 +5,8 @@ The form is that of ``export --to dtensor`` (:mod:`planner.export.dtensor`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import prod
 
 from planner.errors import PlannerError
@@ -16,6 +16,8 @@ Placements = Mapping[str, str]
 """Of every axis what it does to a tensor: ``shard(dim)``, ``replicate`` or ``partial``."""
 DENSE, EXPERT = ("dp", "cp", "tp"), ("edp", "ep", "etp")
 """Two ways to count the ranks of a stage."""
+KEEP_NOTHING = ("layout", "dropout", "split_v", "join", "add")
+"""Words in the names of passes over memory that keep nothing for the backward pass."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,11 @@ class Op:
     recomputed: bool
     moves: tuple[Move, ...]
 
+    @property
+    def keeps(self) -> bool:
+        """Whether it keeps anything for the backward pass: sums and views do not."""
+        return self.kind != "memory" or not any(word in self.name for word in KEEP_NOTHING)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
@@ -61,6 +68,30 @@ class Part:
     def input(self) -> str:
         """The tensor that comes from the layer before."""
         return next(iter(self.arrives))
+
+    @property
+    def weights(self) -> tuple[str, ...]:
+        """Names of its weights, in order."""
+        return tuple(dict.fromkeys(name for op in self.ops for name in op.weights))
+
+    @property
+    def gathered_again(self) -> frozenset[str]:
+        """Tensors that are gathered once more for the backward pass."""
+        moves = [m for op in self.ops for m in op.moves]
+        return frozenset(m.tensor for m in moves if (m.phase, m.kind) == ("backward", "all-gather"))
+
+    def placed(self, weight: str) -> Placements:
+        """How a weight lies."""
+        return next(op.weights[weight] for op in self.ops if weight in op.weights)
+
+    @property
+    def recomputed(self) -> bool:
+        """It is computed again as a whole."""
+        return all(op.recomputed for op in self.ops)
+
+    def recomputing(self, *, whole: bool) -> Part:
+        """The same with all its operators computed again, or none."""
+        return replace(self, ops=tuple(replace(op, recomputed=whole) for op in self.ops))
 
     @property
     def output(self) -> str:
@@ -87,11 +118,12 @@ class Program:
     embedding: Part
     layers: tuple[Part, ...]
     head: Part
-    tied: bool
-    mtp: bool = False
-    """The plan has modules for multi-token prediction."""
+    mtp: tuple[Part, ...] = ()
+    """Modules for multi-token prediction, on the last stage."""
     again: bool = True
     """What was gathered is gathered again for the backward pass instead of being kept."""
+    sent: float = 0.0
+    """Bytes of what a rank sends to another stage in a micro-batch, or of its gradient."""
 
     @property
     def ranks(self) -> int:
@@ -107,58 +139,89 @@ class Program:
         return self.axes.get("dp", 1) * self.axes.get("cp", 1)
 
     @property
-    def recompute(self) -> bool:
-        """Layers are computed again as a whole."""
-        return all(op.recomputed for layer in self.layers for op in layer.ops)
-
-    @property
     def splits_loss(self) -> bool:
         """The vocabulary of the loss is cut, so that its statistics are sums."""
         placed = next(iter(self.head.ops[-1].writes.values()))
         return any(p == "partial" and self.axes[a] > 1 for a, p in placed.items())
 
     @property
-    def expert_parallel(self) -> bool:
-        """Experts lie otherwise than the rest: over fewer data ranks."""
-        return self.axes.get("ep", 1) * self.axes.get("etp", 1) * self.axes.get(
-            "tp", 1
-        ) > 1 and any("experts" in part.sizes for part in self.layers)
+    def has_experts(self) -> bool:
+        """Some layers have experts, whose ranks are counted in a view of their own."""
+        return any("experts" in part.sizes for part in self.parts)
 
     @property
-    def left_out(self) -> tuple[str, ...]:
-        """What the plan has and the runtime does not do."""
-        some = any(op.recomputed for layer in self.layers for op in layer.ops)
-        words = {
-            "recompute of some operators": some and not self.recompute,
-            "multi-token prediction": self.mtp,
-        }
-        return tuple(word for word, there in words.items() if there)
+    def expert_parallel(self) -> bool:
+        """Experts lie otherwise than the rest: over fewer data ranks."""
+        cut = self.axes.get("ep", 1) * self.axes.get("etp", 1) * self.axes.get("tp", 1)
+        return self.has_experts and cut > 1
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        return (self.embedding, *self.layers, self.head)
+        return (self.embedding, *self.layers, *self.mtp, self.head)
+
+    @property
+    def ends(self) -> tuple[Part, ...]:
+        """Parts that may share tables, in the order in which they come to own one."""
+        return (self.embedding, self.head, *self.mtp)
+
+    @property
+    def tables(self) -> Mapping[str, tuple[str, ...]]:
+        """Weights of several ends, each with its dims in the first of them."""
+        held = [name for part in self.ends for name in part.weights]
+        return {
+            name: next(part.tensors[name] for part in self.ends if name in part.weights)
+            for name in held
+            if held.count(name) > 1
+        }
+
+    @property
+    def tied(self) -> bool:
+        """The first and the last part of the model have a table together."""
+        return bool(self.tables.keys() & set(self.embedding.weights))
 
     @property
     def gathers_each(self) -> bool:
         """Weights are gathered for every micro-batch, and gradients scattered after it."""
         return self.level == 3 and self.pp == 1
 
+    @property
+    def folded(self) -> bool:
+        """The chunks of the stages stand in a V."""
+        return self.schedule in ("zbv", "dualpipev")
+
     def chunks_of(self, stage: int) -> list[int]:
         """Chunks of a stage in order; schedules in a V turn back at the last stage."""
-        folded = self.schedule in ("zbv", "dualpipev")
         return [
-            (turn + 1) * self.pp - 1 - stage if folded and turn % 2 else turn * self.pp + stage
+            (turn + 1) * self.pp - 1 - stage if self.folded and turn % 2 else turn * self.pp + stage
             for turn in range(len(self.visits) // self.pp)
         ]
 
-    def parts_of(self, stage: int) -> list[Part]:
-        """What a stage runs."""
-        found: list[Part] = []
+    def parts_of(self, chunk: int) -> list[Part]:
+        """What a chunk runs."""
+        start = sum(self.visits[:chunk])
+        last = chunk == len(self.visits) - 1
+        return [
+            *[self.embedding] * (chunk == 0),
+            *self.layers[start : start + self.visits[chunk]],
+            *[self.head, *self.mtp] * last,
+        ]
+
+    def together(self, parts: Sequence[Part]) -> list[list[Part]]:
+        """Parts of a chunk by whose states are gathered at once: each by itself, but those that share a table."""
+        sharing = [p for p in self.ends if p in parts and self.tables.keys() & set(p.weights)]
+        if len(sharing) < 2:
+            return [[part] for part in parts]
+        return [sharing, *([part] for part in parts if part not in sharing)]
+
+    def passed(self, stage: int) -> list[tuple[str, str]]:
+        """What a stage sends and receives in a micro-batch: phase, and ``send`` or ``receive``."""
+        where = {chunk: s for s in range(self.pp) for chunk in self.chunks_of(s)}
+        found = []
         for chunk in self.chunks_of(stage):
-            start = sum(self.visits[:chunk])
-            found += [self.embedding] if chunk == 0 else []
-            found += self.layers[start : start + self.visits[chunk]]
-            found += [self.head] if chunk == len(self.visits) - 1 else []
+            if where.get(chunk + 1, stage) != stage:
+                found += [("forward", "send"), ("backward", "receive")]
+            if where.get(chunk - 1, stage) != stage:
+                found += [("forward", "receive"), ("backward", "send")]
         return found
 
     @property
@@ -187,6 +250,9 @@ def program(settings: Json) -> Program:
     for name, block in settings["blocks"].items():
         blocks |= dict.fromkeys(_places(block["layers"]), _part(name, block, sequences))
     mesh, experts = dict(settings["mesh"]), settings["experts"]
+    again = settings["recompute"]
+    modules = next((b["count"] for b in settings["blocks"].values() if b["layers"] == "mtp"), 0)
+    sent = [c["bytes"] for stage in settings["sends"] for c in stage]
     edp = prod(mesh[axis] for axis in DENSE) // (experts["ep"] * experts["etp"])
     return Program(
         axes=mesh | {"edp": edp} | experts,
@@ -197,11 +263,23 @@ def program(settings: Json) -> Program:
         micro_batch=schedule["micro_batch"],
         micro_batches=schedule["micro_batches"],
         embedding=blocks["embedding"],
-        layers=tuple(blocks[layer] for visit in settings["stages"] for layer in visit),
+        layers=tuple(_layers(blocks, settings["stages"], again["whole"], again["in_part"])),
         head=blocks["head"],
-        mtp="mtp" in blocks,
-        tied=bool(set(blocks["embedding"].tensors) & set(blocks["head"].tensors) - {"x"}),
+        mtp=(blocks["mtp"],) * modules if modules else (),
+        sent=max(sent, default=0.0),
     )
+
+
+def _layers(
+    blocks: Mapping[str | int, Part], visits: Json, whole: Sequence[int], some: Sequence[int]
+) -> Iterator[Part]:
+    """The part of every layer, with what it computes again. Equal layers share one."""
+    made: dict[tuple[int, bool, bool], Part] = {}
+    for layer in (layer for visit in visits for layer in visit):
+        part, key = blocks[layer], (id(blocks[layer]), layer in whole, layer in some)
+        if key not in made:
+            made[key] = part if layer in some else part.recomputing(whole=layer in whole)
+        yield made[key]
 
 
 def _places(layers: str) -> list[str | int]:

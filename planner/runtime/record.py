@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch._ops import OpOverload
 from torch.distributed import ProcessGroup
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from planner.runtime.predicted import Issued
+from planner.runtime.predicted import Issued, Key
 
 KINDS = {
     "allreduce_": "all-reduce", "_allgather_base_": "all-gather", "_reduce_scatter_base_": "reduce-scatter",
@@ -46,13 +47,22 @@ class Record(TorchDispatchMode):
         group = next(
             a for a in args if isinstance(a, torch.ScriptObject) and "ProcessGroup" in str(a)
         )
+        if name in ("send", "recv_"):
+            return
         axis = self.axes.get(ProcessGroup.unbox(group).group_name, "other")
-        sent = args[0 if name in ("allreduce_", "send", "recv_", "_allgather_base_") else 1]
+        sent = args[0 if name in ("allreduce_", "_allgather_base_") else 1]
         sent = sent if isinstance(sent, torch.Tensor) else sent[0]
-        size = float(sent.numel() * sent.element_size())
         gradient = axis in STATES and KINDS.get(name) != "all-gather"
         inside = self.late or gradient or torch._C._current_graph_task_id() != -1
         phase = "backward" if inside else "forward"
-        found = (phase, KINDS.get(name, name), axis)
-        count, total = self.issued.get(found, (0, 0.0))
-        self.issued[found] = (count + 1, total + size)
+        self._add((phase, KINDS.get(name, name), axis), sent)
+
+    def passed(self, phase: str, ops: list[dist.P2POp]) -> list[dist.P2POp]:
+        """Notes what goes from stage to stage, which is issued outside a backward pass."""
+        for op in ops:
+            self._add((phase, "send" if op.op is dist.isend else "receive", "pp"), op.tensor)
+        return ops
+
+    def _add(self, key: Key, sent: torch.Tensor) -> None:
+        count, total = self.issued.get(key, (0, 0.0))
+        self.issued[key] = (count + 1, total + float(sent.numel() * sent.element_size()))

@@ -16,6 +16,7 @@ from planner.cost.partition import by_stage, even_cut
 from planner.cost.prices import Mix, Prices, block_seconds, copies, state_seconds
 from planner.cost.step import StageTimes, makespans, memory_of_stages, stage_times
 from planner.plan.schema import Degrees, Stage, Term
+from planner.search.stage_sends import stage_sends
 from planner.search.stages.stated import label
 from planner.units import Array, IntArray
 
@@ -258,6 +259,7 @@ def stages(b: Breakdown) -> tuple[Stage, ...]:
             in_flight=float(b.memory.in_flight[0, stage]),
             memory=memory_terms(b, stage),
             memory_total=float(b.memory.total[0, stage]),
+            sends=tuple(stage_sends(b.prices, stage)) if pp > 1 else (),
             host=float(b.memory.host[0, stage]),
         )
         for stage in range(pp)

@@ -13,6 +13,7 @@ from planner.cost.block import (
     move_bytes,
     move_seconds,
 )
+from planner.cost.collectives import send
 from planner.cost.operator_cost import OperatorCost, operator_cost
 from planner.cost.prices import Prices, block_seconds, without_cut
 from planner.cost.saved import recomputed, repeated, saved_tensor_bytes, saved_tensors
@@ -53,7 +54,7 @@ def block_plans(p: Prices) -> tuple[BlockPlan, ...]:
             tensors={name: tensor.dims for name, tensor in block.tensors.items()},
             arrives=_shown(block_structure(s, block, sp=bool(s.rows.sp[0])).arriving),
             operators=tuple(_operators(s, block, shown)),
-            gradient_collectives=tuple(_state_collectives(p, column)),
+            gradient_collectives=(*_state_collectives(p, column), *_between_ends(p, block, column)),
         )
         for column, ((block, where), count) in enumerate(zip(named, counts, strict=True))
     )
@@ -158,8 +159,7 @@ def _state_collectives(p: Prices, column: int) -> Iterator[Collective]:
     """
     key = int(p.key[0])
     level = int(p.rows.sharding[0])
-    memory, recipe = p.task.trainer.memory, p.task.recipe
-    gradient = memory.gradient_bytes if recipe.precision != "fp32" else 4.0
+    recipe, gradient = p.task.recipe, _gradient_bytes(p)
     ranks = (int(p.rows.dp[0] * p.rows.cp[0]), int(p.rows.edp[0]))
     sizes = (p.dense[0, column], p.table.expert[key, column])
     for kind, (count, size) in enumerate(zip(ranks, sizes, strict=True)):
@@ -183,6 +183,29 @@ def _state_collectives(p: Prices, column: int) -> Iterator[Collective]:
             seconds = total * moved / whole
             own = {"kind": what, "phase": phase, "bytes": moved, "seconds": seconds}
             yield Collective.model_validate(common | own)
+
+
+def _between_ends(p: Prices, block: Block, column: int) -> Iterator[Collective]:
+    """The sum of a table's gradients where the first and the last stage have it: between two ranks."""
+    size = float(p.table.tied[0, p.key[0], column]) * _gradient_bytes(p)
+    if not size or int(p.rows.pp[0]) == 1 or bool(p.rows.folded[0]):
+        return
+    own = block.tied - (
+        p.task.model.head.tensors.keys() if block is not p.task.model.head else set()
+    )
+    yield Collective(
+        kind="all-reduce",
+        tensor=min(own),
+        axis="pp",
+        phase="gradient",
+        bytes=size,
+        seconds=float(send(size, p.sends.members[:, :1], p.task.cluster)[0]),
+        exposed=0.0,
+    )
+
+
+def _gradient_bytes(p: Prices) -> float:
+    return p.task.trainer.memory.gradient_bytes if p.task.recipe.precision != "fp32" else 4.0
 
 
 def _one(value: Array) -> float:

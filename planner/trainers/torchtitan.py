@@ -108,6 +108,7 @@ TORCHTITAN = Trainer(
         "virtual-chunks",
         "schedule",
         "virtual-schedule",
+        "whole-backward",
         "filled-stages-torch",
         "interleaved-rounds",
         "batch-ranks",

@@ -58,7 +58,6 @@ def invented(
         embedding=parts[0],
         layers=tuple(parts[1:-1]),
         head=parts[-1],
-        tied=False,
         again=False,
     )
     assert found.ranks == prod(axes.values())

@@ -92,8 +92,7 @@ def kept(plan: Program, monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
 
     def packed(self, tensor):
         held = pack(self, tensor)
-        note(held if isinstance(held, torch.Tensor) else held[0].source)
-        return held
+        return note(held) if isinstance(held, torch.Tensor) else held
 
     def named(self, *reads):
         running[0] = self.call.op.name
@@ -107,7 +106,7 @@ def kept(plan: Program, monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
             seen |= {p.untyped_storage()._cdata for p in layer.parameters()}
             cut = plan.axes["cp"] * (plan.axes["tp"] if plan.sequence_parallel else 1)
             x = torch.randn(plan.micro_batch, SEQ // cut, HIDDEN, requires_grad=True)
-            if plan.recompute:
+            if layer.part.recomputed:
                 layer = checkpoint_wrapper(layer)
             else:
                 monkeypatch.setattr(Weights, "forward", named)
