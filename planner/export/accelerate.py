@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from planner.export.files import File
 from planner.export.loop import loop
-from planner.export.refusal import Limits, any_level, even_stages, no_axis, offloads, pinned
+from planner.export.refusal import LEVELS, Limits, any_level, even_stages, no_axis, offloads, pinned
 from planner.export.remeasure import Remeasured, remeasure
 from planner.export.view import View, commented, header
 from planner.export.yaml_text import yaml_text
@@ -44,7 +44,8 @@ def check(limits: Limits, view: View) -> None:
     even_stages(limits, view)
     any_level(limits, view, (0, 2, 3))
     pure = view.level == 0 and d.dp > 1
-    limits.refuse(pure and d.tp * d.cp > 1, "replicated states with tp or cp", pinned("zero=3"))
+    whole = "zero=3" if 3 in LEVELS.get(view.plan.trainer, (3,)) else "tp=1 --pin cp=1"
+    limits.refuse(pure and d.tp * d.cp > 1, "replicated states with tp or cp", pinned(whole))
     limits.refuse(
         d.dp % view.replicas > 0,
         f"states over {d.shard_group} ranks, which cut through a ring of cp {d.cp}",

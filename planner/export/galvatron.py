@@ -8,7 +8,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from planner.export.files import File, json_text
-from planner.export.refusal import Limits, no_axis, offloads, pinned, schedules, whole_states
+from planner.export.refusal import (
+    Limits,
+    any_level,
+    no_axis,
+    offloads,
+    pinned,
+    schedules,
+    whole_states,
+)
 from planner.export.remeasure import Remeasured, remeasure
 from planner.export.view import View, header
 from planner.units import Json
@@ -93,7 +101,7 @@ def _files(view: View, release: str, data: dict[str, Json]) -> list[File]:
 
 def _check(limits: Limits, view: View) -> None:
     d = view.degrees
-    limits.refuse(view.level == 1, "states of ZeRO-1", f"{pinned('zero=2')} or zero=0")
+    any_level(limits, view, (0, 2, 3))
     offloads(limits, view)
     whole_states(limits, view)
     schedules(limits, view, "1f1b", "gpipe")

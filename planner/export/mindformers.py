@@ -74,7 +74,7 @@ def _check(view: View, shape: Shape) -> None:
     limits.refuse(
         shape.gated is False or shape.norm != "rms",
         f"the model {view.plan.model.name}: no Llama-like one",
-        "--to mindspore, which describes no model",
+        "--to dtensor, which describes no model",
     )
     limits.done()
 

@@ -69,7 +69,7 @@ def _check(limits: Limits, view: View, shape: Shape) -> None:
     limits.refuse(
         odd,
         f"the parameters of {view.plan.model.name}: only dense Llama-like ones are known by name",
-        "--to mindformers",
+        f"--to {'mindformers' if shape.norm == 'rms' and shape.gated else 'dtensor'}",
     )
     for axis in ("tp", "cp", "dp"):
         size = getattr(d, axis)

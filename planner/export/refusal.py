@@ -7,6 +7,11 @@ from dataclasses import dataclass, field
 from planner.errors import Fault, PlannerError
 from planner.export.view import View
 
+LEVELS: dict[str, tuple[int, ...]] = {
+    "megatron": (0, 1), "mindspeed": (0, 1), "mindspore": (0, 1), "torchtitan": (2, 3), "fsdp": (1, 2, 3),
+}  # fmt: skip
+"""State shardings that plans for a trainer have."""
+
 
 @dataclass(slots=True)
 class Limits:
@@ -56,10 +61,11 @@ def no_axis(limits: Limits, view: View, *axes: str) -> None:
 def schedules(limits: Limits, view: View, *names: str) -> None:
     """Refuses schedules that a format has no word for."""
     d = view.degrees
+    chunks = " --pin vpp=1" if d.vpp > 1 and names and names[0] in ("gpipe", "1f1b") else ""
     limits.refuse(
         d.pp > 1 and d.schedule not in names,
         f"the schedule {d.schedule}",
-        f"{pinned(f'schedule={names[0]}')}" if names else pinned("pp=1"),
+        pinned(f"schedule={names[0]}") + chunks if names else pinned("pp=1"),
     )
 
 
@@ -120,7 +126,8 @@ def whole_states(limits: Limits, view: View) -> None:
 
 
 def any_level(limits: Limits, view: View, levels: tuple[int, ...]) -> None:
-    """Refuses state shardings that a format has no word for."""
-    near = min(levels, key=lambda level: (abs(level - view.level), -level))
+    """Refuses state shardings that a format has no word for; the nearest is one that the plan's trainer runs."""
+    able = set(levels) & set(LEVELS.get(view.plan.trainer, levels))
+    near = min(able or levels, key=lambda level: (abs(level - view.level), -level))
     shown = view.degrees.sharding if view.level else "states that are not sharded"
     limits.refuse(view.level not in levels, shown, pinned(f"zero={near}"))

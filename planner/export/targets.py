@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from planner.errors import PlannerError, listed, nearest
+from planner.errors import Fault, PlannerError, listed, nearest
 from planner.export import (
     accelerate,
     bridge,
@@ -34,6 +34,8 @@ class Target:
     name: str
     release: str
     write: Callable[[View], list[File]]
+    trainers: tuple[str, ...] = ()
+    """Trainers whose plans it is for, the nearest first; any where there are none."""
     aliases: tuple[str, ...] = ()
     any_strategy: bool = False
     """Holds a strategy for every operator, whatever it is."""
@@ -46,22 +48,51 @@ TARGETS: tuple[Target, ...] = (
         "megatron",
         megatron.RELEASE,
         megatron.write,
+        ("megatron",),
         ("megatron-lm", "mcore"),
         mixes=True,
     ),
-    Target("mindspeed", mindspeed.RELEASE, mindspeed.write, ("mindspeed-llm",), mixes=True),
-    Target("megatron-bridge", bridge.RELEASE, bridge.write, ("bridge", "nemo"), mixes=True),
-    Target("torchtitan", torchtitan.RELEASE, torchtitan.write, ("titan",)),
-    Target("torchtitan-0.2", torchtitan.OLD_RELEASE, torchtitan.write_toml, ("torchtitan-toml",)),
-    Target("deepspeed", deepspeed.RELEASE, deepspeed.write, ("zero",)),
-    Target("accelerate", accelerate.RELEASE, accelerate.write, ("fsdp", "fsdp2")),
-    Target("transformers", transformers.RELEASE, transformers.write, ("tp-plan", "hf")),
-    Target("mindspore", mindspore.RELEASE, mindspore.write, ("ms",), any_strategy=True),
-    Target("mindformers", mindformers.RELEASE, mindformers.write, mixes=True),
-    Target("galvatron", galvatron.RELEASE, galvatron.write, ("galvatron-2.4",)),
+    Target(
+        "mindspeed",
+        mindspeed.RELEASE,
+        mindspeed.write,
+        ("mindspeed",),
+        ("mindspeed-llm",),
+        mixes=True,
+    ),
+    Target(
+        "megatron-bridge",
+        bridge.RELEASE,
+        bridge.write,
+        ("megatron",),
+        ("bridge", "nemo"),
+        mixes=True,
+    ),
+    Target("torchtitan", torchtitan.RELEASE, torchtitan.write, ("torchtitan",), ("titan",)),
+    Target(
+        "torchtitan-0.2",
+        torchtitan.OLD_RELEASE,
+        torchtitan.write_toml,
+        ("torchtitan",),
+        ("torchtitan-toml",),
+    ),
+    Target("deepspeed", deepspeed.RELEASE, deepspeed.write, ("fsdp",), ("zero",)),
+    Target("accelerate", accelerate.RELEASE, accelerate.write, ("fsdp",), ("fsdp", "fsdp2")),
+    Target(
+        "transformers",
+        transformers.RELEASE,
+        transformers.write,
+        ("fsdp", "megatron"),
+        ("tp-plan", "hf"),
+    ),
+    Target(
+        "mindspore", mindspore.RELEASE, mindspore.write, ("mindspore",), ("ms",), any_strategy=True
+    ),
+    Target("mindformers", mindformers.RELEASE, mindformers.write, ("mindspore",), mixes=True),
+    Target("galvatron", galvatron.RELEASE, galvatron.write, aliases=("galvatron-2.4",)),
     Target("galvatron-head", galvatron.NEW_RELEASE, galvatron.write_new),
-    Target("maxtext", maxtext.RELEASE, maxtext.write),
-    Target("dtensor", dtensor.RELEASE, dtensor.write, ("torch",)),
+    Target("maxtext", maxtext.RELEASE, maxtext.write, ("torchtitan", "fsdp")),
+    Target("dtensor", dtensor.RELEASE, dtensor.write, aliases=("torch",)),
 )
 
 
@@ -94,6 +125,34 @@ def export(plan: Plan, to: str) -> list[File]:
     """
     found = target(to)
     require_agreement(plan)
+    try:
+        return _written(plan, found)
+    except PlannerError as error:
+        raise PlannerError(*error.faults, *_other_trainer(plan, found)) from None
+
+
+def _other_trainer(plan: Plan, found: Target) -> list[Fault]:
+    """Where a plan is for another trainer than the format: that pins may be refused there, and what to plan for."""
+    if not found.trainers or plan.trainer in found.trainers:
+        return []
+    what = (
+        f"The plan is for {plan.trainer}, and {found.release} runs plans for {found.trainers[0]}."
+    )
+    return [
+        Fault(
+            "W01",
+            what,
+            (f"Nearest that it can: shardwright plan … --trainer {found.trainers[0]}.",),
+        )
+    ]
+
+
+def _written(plan: Plan, found: Target) -> list[File]:
+    """The files.
+
+    Raises:
+        PlannerError: what the format cannot hold (W01).
+    """
     limits = Limits(found.release)
     name = plan.recipe.optimizer
     limits.refuse(name in UNKNOWN, f"the optimizer {name}", "shardwright plan … --optimizer adamw")

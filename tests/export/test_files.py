@@ -89,7 +89,7 @@ def test_what_cannot_be_held_is_refused_with_the_nearest(to: str) -> None:
 @pytest.mark.parametrize(
     ("layout", "to", "phrase", "nearest"),
     [
-        ("dense", "accelerate", "ZeRO-1", "zero=2"),
+        ("dense", "accelerate", "ZeRO-1", "zero=0"),
         ("dense", "galvatron", "vpp 2", "vpp=1"),
         ("dense", "deepspeed", "pp 4", "pp=1"),
         ("inside", "torchtitan", "stages inside data", "order=tp-cp-dp-pp"),
