@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from planner.export.files import File
 from planner.export.loop import loop
-from planner.export.refusal import LEVELS, Limits, any_level, even_stages, no_axis, offloads, pinned
+from planner.export.refusal import LEVELS, Limits, any_level, no_axis, offloads, pinned
 from planner.export.remeasure import Remeasured, remeasure
 from planner.export.view import View, commented, header
 from planner.export.yaml_text import yaml_text
@@ -41,7 +41,6 @@ def check(limits: Limits, view: View) -> None:
     d = view.degrees
     offloads(limits, view, "states")
     no_axis(limits, view, "pp", "ep", "etp")
-    even_stages(limits, view)
     any_level(limits, view, (0, 2, 3))
     pure = view.level == 0 and d.dp > 1
     whole = "zero=3" if 3 in LEVELS.get(view.plan.trainer, (3,)) else "tp=1 --pin cp=1"

@@ -48,7 +48,6 @@ def _check(view: View) -> None:
     d, limits = view.degrees, Limits(RELEASE)
     offloads(limits, view, "optimizer", "states", *SHARES)
     no_axis(limits, view, "pp", "ep", "etp")
-    even_stages(limits, view)
     low = d.offload == "states" and view.level < 3
     limits.refuse(low, f"weights in host memory at ZeRO-{view.level}", pinned("zero=3"))
     whole_states(limits, view)

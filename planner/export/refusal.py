@@ -94,11 +94,13 @@ def even_stages(limits: Limits, view: View) -> None:
     pieces = view.degrees.pp * view.degrees.vpp
     fits = [p for p in range(1, count + 1) if count % p == 0]
     near = min(fits, key=lambda p: (abs(p - pieces), p))
+    layers = "+".join([str(count // near)] * near)
+    divided = f" --pin vpp=1 --pin stage-layers={layers}" if near > 1 else ""
     shown = ", ".join(map(str, sizes[:8])) + (", …" if len(sizes) > 8 else "")
     limits.refuse(
         not view.even,
         f"stages of {shown} layers: all are equal there",
-        pinned(f"pp={near}") + (f" --pin vpp=1 ({count // near} layers each)"),
+        pinned(f"pp={near}") + divided,
     )
 
 
