@@ -12,7 +12,6 @@ from planner.export.modules import LAYER, llama_like, style
 from planner.export.refusal import (
     SHARES,
     Limits,
-    even_stages,
     host_share,
     no_axis,
     offloads,
