@@ -229,7 +229,25 @@ def _unsatisfied(known: Understood) -> tuple[Fault, ...]:
     if not known.pins.operators:
         return ()
     rows = build_space(known.task, replace(known.pins, operators=())).candidates
-    return unsatisfied(known.task, known.pins.operators, rows) if len(rows) else ()
+    if not len(rows):
+        return ()
+    *others, last = unsatisfied(known.task, known.pins.operators, rows)
+    return (*others, replace(last, fix=(*last.fix, *_removed(known))))
+
+
+def _removed(known: Understood) -> Iterator[str]:
+    """The rule that keeps degrees away with which pins on operators could be had."""
+    task, pins = known.task, known.pins
+    given = {pin.column: pin.value for pin in pins.pins if pin.compare == "="}
+    table = concatenate([_filled(task, given, row) for row in degree_rows(task, pins)])
+    able = table.take(plan_operators(task, pins.operators, table).kept)
+    if len(able):
+        broken = sum((~rule.keeps(task, able)).astype(int) for rule in task.trainer.rules)
+        row = able.take(np.array([int(np.argmin(broken))]))
+        degrees = ", ".join(f"{n}={int(getattr(row, n)[0])}" for n in ("tp", "cp", "pp", "dp"))
+        yield from (f"{degrees} would, but: {fault.what}" for fault in faults(task, row)[:1])
+    elif pins.pins:
+        yield f"That is under {listed([pin.text for pin in pins.pins], 'and')}: drop that, or change it."
 
 
 def _nothing_left(known: Understood) -> tuple[Fault, ...]:

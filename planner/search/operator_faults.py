@@ -101,10 +101,22 @@ def unsatisfied(task: Task, pins: Sequence[OperatorPin], rows: Candidates) -> tu
         Fault(
             "N03",
             f"pins {listed([repr(pin.text) for pin in some], 'and')} exclude each other here.",
-            (f"No layout that {task.trainer.name} can run satisfies them together: drop one.",),
+            (
+                *_beside(task, some, rows),
+                f"No layout that {task.trainer.name} can run satisfies them together: drop one.",
+            ),
         )
         for some in pairs or [tuple(pins)]
     )
+
+
+def _beside(task: Task, some: Sequence[OperatorPin], rows: Candidates) -> Iterator[str]:
+    """What the last of some pins could be beside the others."""
+    *others, last = some
+    left = rows.take(plan_operators(task, others, rows).kept)
+    if others and len(left):
+        near = _nowhere(task, last, left).fix[0]
+        yield f"Beside {listed([repr(pin.text) for pin in others], 'and')}: {near}"
 
 
 def _nowhere(task: Task, pin: OperatorPin, rows: Candidates) -> Fault:
@@ -120,7 +132,9 @@ def _nowhere(task: Task, pin: OperatorPin, rows: Candidates) -> Fault:
             return Fault(
                 "N02",
                 f"pin '{pin.text}': no layout here has {name} with {one}.",
-                (f"{' × '.join(one.dims)} of {name} can be cut into {near} parts.",),
+                (
+                    f"{' × '.join(one.dims)} of {name} can be cut into {near} part{'s' * (near != '1')}.",
+                ),
             )
     return Fault(
         "N02",

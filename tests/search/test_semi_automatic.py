@@ -244,6 +244,20 @@ def test_pins_that_exclude_each_other(pins):
     assert CONFLICTS[pins] in faults[0].what
 
 
+def test_what_stands_in_the_way_of_a_pin_is_told():
+    (fault,) = refusal(UP, model="gpt3-1.3b")
+    assert "no layout here has mlp.up with ffn in 8 parts" in fault.what
+    assert fault.fix[0] == "ffn of mlp.up can be cut into 1 part."
+    assert fault.fix[1].startswith(
+        "tp=8, cp=1, pp=1, dp=1 would, but: tp 8 cannot split 50257 words"
+    )
+    (fault,) = refusal("mlp.up.ffn=8", "tp=2")
+    assert fault.fix[0] == "ffn of mlp.up can be cut into 1 or 2 parts."
+    assert fault.fix[1].startswith("That is under tp=2:")
+    (fault,) = refusal("mlp.up.ffn=8", "attn.out.heads=4", trainer="megatron")
+    assert fault.fix[0] == "Beside 'mlp.up.ffn=8': heads of attn.out can be cut into 8 parts."
+
+
 def test_pins_on_different_layers_do_not_contradict():
     pins = ("layers.0-7.mlp.up.embed=8", "layers.8-31.mlp.up.ffn=8")
     assert len(plan(question(pins=pins)).blocks) == 4

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from solver_cases import brute_force, problems
 
-from planner.search.solver.clock import Clock
+from planner.search.solver.clock import NEVER, Clock, Deadline
 from planner.search.solver.compiled import HAVE_NUMBA
 from planner.search.solver.decomposition import Dual
 from planner.search.solver.elimination import solve_exactly
@@ -36,12 +36,22 @@ def core_best(core):
     return best, at
 
 
+class Ticks(Clock):
+    """Every look at it takes a second."""
+
+    seconds = 0
+
+    def now(self):
+        self.seconds += 1
+        return float(self.seconds)
+
+
 @settings(max_examples=1500, deadline=None)
-@given(problems(memory=True))
-def test_presolve_keeps_the_optimum(problem):
+@given(problems(memory=True), st.integers(0, 60))
+def test_presolve_keeps_the_optimum_wherever_it_is_interrupted(problem, seconds):
     want = brute_force(problem)
     try:
-        core = presolve(problem)
+        core = presolve(problem, Deadline(Ticks(), seconds) if seconds else NEVER)
     except InfeasibleError:
         assert want == np.inf
         return
@@ -87,10 +97,11 @@ def test_strategies_ruled_out_leave_the_rest_exact(problem, seed):
     if not len(core.problem.sizes):
         return
     dead = np.random.default_rng(seed).random(len(core.problem.costs)) < 0.3
+    deadline = Deadline(Ticks(), seed % 60) if seed % 60 else NEVER
     costs = np.where(dead, np.inf, core.problem.costs)
     want, _ = core_best(replace(core, problem=replace(core.problem, costs=costs)))
     try:
-        less = without(core, dead)
+        less = without(core, dead, deadline)
     except InfeasibleError:
         assert want == np.inf
         return
@@ -168,6 +179,16 @@ def test_whatever_the_time_there_is_a_choice_and_a_bound(seconds):
     assert problem.feasible(got.choice)
     assert problem.cost(got.choice) == got.cost
     assert 0.0 <= got.gap < 1.0
+
+
+def test_a_deadline_ends_work_in_parts():
+    done = []
+    assert NEVER.parts(5000, lambda begin, end: done.extend(range(begin, end)))
+    assert done == list(range(5000))
+    done.clear()
+    assert not Deadline(Ticks(), 3).parts(5000, lambda begin, end: done.extend(range(begin, end)))
+    assert done == list(range(7))
+    assert Deadline(Ticks(), 0).parts(0, lambda *_: done.clear())
 
 
 def test_what_cannot_fit_is_called_infeasible():

@@ -68,6 +68,8 @@ class Dual:
         self.prices[:] = 0.0
         for _ in range(sweeps):
             free = self.sweep()
+            if clock.now() > last:
+                break
         if not len(self.prices):
             return
         base = max(abs(free), 1e-9) / max(1e-300, float(self.scale.sum()))

@@ -8,7 +8,7 @@ import numpy as np
 
 from planner.search.solver import local_loops as loops
 from planner.search.solver import messages as passing
-from planner.search.solver.clock import Clock
+from planner.search.solver.clock import NEVER, Clock, Deadline
 from planner.search.solver.decomposition import Dual
 from planner.search.solver.problem import Problem
 from planner.search.solver.timeline import Timeline
@@ -18,6 +18,8 @@ SHAPES = ((1, 1), (4, 1), (12, 1), (32, 1), (4, 3), (12, 4), (100, 1))
 """Nodes a tree and trees a move, taken in turn."""
 NODES_A_TURN = 4000
 """Nodes that one shape's moves look at before the next shape's turn."""
+FACTORS = (1.0, 1.05, 1.15, 1.3, 1.6, 2.0, 3.0, 5.0, 10.0, 30.0, 100.0, 1e3, 1e4)
+"""Of prices, at which choices are decoded until one fits."""
 TOO_DEAR = 10.0
 """What a forbidden pair costs in the search, in largest allowed costs."""
 
@@ -90,6 +92,7 @@ class Search:
         """A choice node by node with the dual's messages, after sweeps at these prices."""
         dual = self.dual
         dual.prices = prices
+        passing.priced(self.graph, self.line, prices, dual.theta)
         for _ in range(sweeps):
             dual.sweep()
         choice = np.zeros(len(self.problem.sizes), np.int64)
@@ -116,11 +119,16 @@ class Search:
             )[1]  # fmt: skip
         return made
 
-    def first(self, prices: Array) -> Found:
-        """The best of decodings at the prices and at multiples of them, dearer memory leaving more room."""
+    def first(self, prices: Array, deadline: Deadline = NEVER) -> Found:
+        """The best of decodings at the prices and at multiples of them, dearer memory leaving more room.
+
+        Without time, at these prices and at the dearest, as messages are.
+        """
         best: Found | None = None
-        for factor in (1.0, 1.05, 1.15, 1.3, 1.6, 2.0, 3.0, 5.0, 10.0, 30.0, 100.0, 1e3, 1e4):
-            found = self.decode(prices * factor)
+        for factor in FACTORS:
+            if deadline.past() and factor not in (FACTORS[0], FACTORS[-1]):
+                continue
+            found = self.decode(prices * factor, 0 if deadline.past() else 2)
             if best is None or (not found.fits, found.cost) < (not best.fits, best.cost):
                 best = found
             elif best.fits and best.cost < self.forbidden:

@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from planner.search.solver import presolve_loops as loops
+from planner.search.solver.clock import NEVER, Deadline
+from planner.search.solver.free_nodes import Gone, without_free
 from planner.search.solver.graph import graph_of
 from planner.search.solver.problem import Memory, Problem, offsets, share
 from planner.search.solver.timeline import Timeline, timeline_of
@@ -23,12 +25,16 @@ ROUNDS = 8
 """Rounds of merging at most; real graphs need three or four."""
 COMPARED = 1024
 """Strategies a node above which dominance is not looked for (its work grows with the square)."""
-LARGEST_PRODUCT = 1 << 18
-"""Entries of the joint table that eliminating a node may need."""
+DOMINANCE_SHARE = 0.5
+"""Part of the time of a reduction after which it is not looked for any more."""
 
 
 class InfeasibleError(ValueError):
     """No choice avoids what is forbidden."""
+
+
+class _LateError(Exception):
+    """There is no time to end a round."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,29 +54,35 @@ class View:
         return own
 
 
-def merged(problem: Problem, fresh: BoolArray) -> tuple[Problem, View, BoolArray]:
+def merged(
+    problem: Problem, fresh: BoolArray, deadline: Deadline
+) -> tuple[Problem, View, BoolArray]:
     """One round: strategies cleared, one-to-one neighbours made one node.
 
     Args:
         problem: costs, edges and memory.
         fresh: nodes where strategies may be replaceable that were not before. Shape (n,).
+        deadline: of the reduction.
 
     Returns:
         The smaller problem, how this one follows from it, and its fresh nodes.
+
+    Raises:
+        _LateError: the deadline is past.
     """
     alive = np.isfinite(problem.costs)
     start = problem.starts
-    args = (start, problem.edges, problem.tables, problem.table_of)
-    loops.keep_supported(*args, alive)
-    _check(alive, start)
+    _keep_supported(problem, alive, deadline)
     supported = alive.copy()
     look = fresh | _and_near(_any(~alive, start), problem.edges)
-    _clear_dominated(problem, alive, np.flatnonzero(look & (problem.sizes <= COMPARED)))
-    loops.keep_supported(*args, alive)
-    _check(alive, start)
+    nodes = np.flatnonzero(look & (problem.sizes <= COMPARED))
+    _clear_dominated(problem, alive, nodes, deadline)
+    _keep_supported(problem, alive, deadline)
     where = offsets(problem.sizes[problem.edges[:, 1]])
     first_of = np.zeros(where[-1], dtype=np.int64)
+    args = (start, problem.edges, problem.tables, problem.table_of)
     exact = loops.partners(*args, alive, where, first_of)
+    _in_time(deadline)
     view = _components(problem, alive, exact, where, first_of)
     small = _through(problem, view)
     joined = np.bincount(view.source, minlength=len(small.sizes))[view.source] > 1
@@ -91,12 +103,30 @@ def _and_near(nodes: BoolArray, edges: IntArray) -> BoolArray:
     return marked
 
 
-def _check(alive: BoolArray, start: IntArray) -> None:
-    if not _any(alive, start).all():
+def _in_time(deadline: Deadline) -> None:
+    if deadline.past():
+        raise _LateError
+
+
+def _keep_supported(problem: Problem, alive: BoolArray, deadline: Deadline) -> None:
+    """Clears strategies until every neighbour of those left allows them something."""
+    args = (problem.starts, problem.edges, problem.tables, problem.table_of, alive)
+    gone = [1]
+
+    def some(begin: int, end: int) -> None:
+        gone.append(loops.keep_supported(*args, begin, end))
+
+    while sum(gone):
+        gone.clear()
+        if not deadline.parts(len(problem.edges), some):
+            raise _LateError
+    if not _any(alive, problem.starts).all():
         raise InfeasibleError("a node has no strategy left that its neighbours allow")
 
 
-def _clear_dominated(problem: Problem, alive: BoolArray, nodes: IntArray) -> None:
+def _clear_dominated(
+    problem: Problem, alive: BoolArray, nodes: IntArray, deadline: Deadline
+) -> None:
     if not len(nodes):
         return
     memory = problem.memory
@@ -109,7 +139,11 @@ def _clear_dominated(problem: Problem, alive: BoolArray, nodes: IntArray) -> Non
         span_at, usages = memory.starts(problem.sizes)[:-1][by], memory.usages
     g = graph_of(problem)
     best = np.zeros(int(np.diff(g.adj).max()), dtype=np.int64)
-    loops.clear_dominated(g, nodes, spans, span_at, usages, alive, best)
+
+    def some(begin: int, end: int) -> None:
+        loops.clear_dominated(g, nodes[begin:end], spans, span_at, usages, alive, best)
+
+    deadline.parts(len(nodes), some, DOMINANCE_SHARE)
 
 
 def _components(
@@ -226,15 +260,6 @@ def _memory_through(problem: Problem, view: View) -> Memory | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Gone:
-    """A node eliminated: its best strategy for the strategies of its neighbours."""
-
-    node: int
-    near: tuple[int, ...]
-    best: IntArray
-
-
-@dataclass(frozen=True, slots=True)
 class Core:
     """What is left to decide, and how the whole follows."""
 
@@ -264,21 +289,22 @@ class Core:
         return whole[core.kept] if core else whole
 
 
-def presolve(problem: Problem) -> Core:
-    """The smallest problem that exact reductions leave.
+def presolve(problem: Problem, deadline: Deadline = NEVER) -> Core:
+    """The smallest problem that exact reductions leave, or leave until a deadline.
 
     Raises:
         InfeasibleError: forbidden pairs leave a node without strategy.
     """
-    return _reduced(problem, (), np.ones(len(problem.sizes), np.bool_))
+    return _reduced(problem, (), np.ones(len(problem.sizes), np.bool_), deadline)
 
 
-def without(core: Core, dead: BoolArray) -> Core:
+def without(core: Core, dead: BoolArray, deadline: Deadline = NEVER) -> Core:
     """The core reduced again after some of its strategies were ruled out.
 
     Args:
         core: of an earlier presolve.
         dead: strategies that no wanted choice uses. Shape: as the core's costs.
+        deadline: of the reduction.
 
     Raises:
         InfeasibleError: nothing is left.
@@ -288,13 +314,19 @@ def without(core: Core, dead: BoolArray) -> Core:
     column = np.arange(len(dead)) - np.repeat(core.problem.starts[:-1], sizes)
     costs[(np.repeat(start, sizes) + column)[dead]] = np.inf
     none = np.zeros(len(core.base.sizes), np.bool_)
-    return _reduced(replace(core.base, costs=costs), core.views, none)
+    return _reduced(replace(core.base, costs=costs), core.views, none, deadline)
 
 
-def _reduced(problem: Problem, views: tuple[View, ...], fresh: BoolArray) -> Core:
+def _reduced(
+    problem: Problem, views: tuple[View, ...], fresh: BoolArray, deadline: Deadline
+) -> Core:
+    line: Timeline | None = None
     for _ in range(ROUNDS):
-        before = problem
-        problem, view, fresh = merged(problem, fresh)
+        before, line = problem, None
+        try:
+            problem, view, fresh = merged(problem, fresh, deadline)
+        except _LateError:
+            break
         views = (*views, view)
         if fresh.any() or len(problem.edges) < len(before.edges):
             continue
@@ -303,9 +335,8 @@ def _reduced(problem: Problem, views: tuple[View, ...], fresh: BoolArray) -> Cor
         if not unfit.any():
             break
         problem = replace(problem, costs=np.where(unfit, np.inf, problem.costs))
-    else:
-        line = timeline_of(problem.memory, problem.sizes)
-    small, kept, gone, constant = _without_free(problem, np.diff(line.first) == 0)
+    line = line or timeline_of(problem.memory, problem.sizes)
+    small, kept, gone, constant = without_free(problem, np.diff(line.first) == 0, deadline)
     first = np.append(line.first[kept], line.first[-1])
     return Core(small, line._replace(first=first), views, tuple(gone), kept, problem, constant)
 
@@ -317,68 +348,3 @@ def _too_large(problem: Problem, line: Timeline) -> BoolArray:
         problem.starts, line.first, line.lo, line.hi, line.at, line.usages, line.room, dead
     )
     return dead & np.isfinite(problem.costs)
-
-
-def _without_free(problem: Problem, free: BoolArray) -> tuple[Problem, IntArray, list[Gone], float]:
-    """Eliminates nodes that memory does not see and that have at most two neighbours."""
-    costs = [c.copy() for c in problem.node_costs()]
-    near: list[dict[int, Array]] = [{} for _ in costs]
-    for (i, j), table in zip(problem.edges.tolist(), problem.edge_tables(), strict=True):
-        near[i][j], near[j][i] = table, table.T
-    gone: list[Gone] = []
-    constant = 0.0
-    left = np.ones(len(costs), dtype=bool)
-    queue = [v for v in range(len(costs)) if free[v]]
-    while queue:
-        v = queue.pop()
-        if not left[v] or len(near[v]) > 2 or not _fits(v, near, costs):
-            continue
-        around = tuple(sorted(near[v]))
-        joint = costs[v].reshape((-1,) + (1,) * len(around))
-        for axis, u in enumerate(around):
-            shape = [len(costs[v]), *(1,) * len(around)]
-            shape[axis + 1] = len(costs[u])
-            joint = joint + near[v][u].reshape(shape)
-            del near[u][v]
-        best = joint.argmin(axis=0)
-        least = np.take_along_axis(joint, best[None], axis=0)[0]
-        if not around:
-            constant += float(least)
-        elif len(around) == 1:
-            costs[around[0]] = costs[around[0]] + least
-        else:
-            a, b = around
-            near[a][b] = least + near[a][b] if b in near[a] else least
-            near[b][a] = near[a][b].T
-        left[v], near[v] = False, {}
-        gone.append(Gone(v, around, best))
-        queue.extend(u for u in around if free[u])
-    small, kept = _compact(costs, near, left, problem)
-    return small, kept, gone, constant
-
-
-def _fits(v: int, near: list[dict[int, Array]], costs: list[Array]) -> bool:
-    entries = len(costs[v])
-    for u in near[v]:
-        entries *= len(costs[u])
-    return entries <= LARGEST_PRODUCT
-
-
-def _compact(
-    costs: list[Array],
-    near: list[dict[int, Array]],
-    left: BoolArray,
-    problem: Problem,
-) -> tuple[Problem, IntArray]:
-    kept = np.flatnonzero(left)
-    index = np.cumsum(left) - 1
-    edges = [(i, j) for i in kept.tolist() for j in sorted(near[i]) if j > i]
-    flat, table_of = share([np.ascontiguousarray(near[i][j]) for i, j in edges])
-    small = Problem(
-        sizes=problem.sizes[kept],
-        costs=np.concatenate([costs[v] for v in kept]) if len(kept) else np.zeros(0),
-        edges=index[np.array(edges, dtype=np.int64).reshape(-1, 2)],
-        tables=flat,
-        table_of=table_of,
-    )
-    return small, kept

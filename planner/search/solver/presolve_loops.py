@@ -21,25 +21,38 @@ def has_support(table: Array, at: int, step: int, alive: BoolArray) -> bool:
 
 @compiled
 def keep_supported(
-    start: IntArray, edges: IntArray, tables: Array, table_of: IntArray, alive: BoolArray
+    start: IntArray,
+    edges: IntArray,
+    tables: Array,
+    table_of: IntArray,
+    alive: BoolArray,
+    begin: int,
+    end: int,
 ) -> int:
-    """Clears strategies that no strategy of some neighbour can go with; returns how many."""
+    """Clears strategies that nothing at the other end of an edge can go with; returns how many.
+
+    Args:
+        start: where each node's strategies start.
+        edges: of the problem.
+        tables: of the problem.
+        table_of: of the problem.
+        alive: strategies left, in and out.
+        begin: first edge that is looked at.
+        end: first one after.
+    """
     gone = 0
-    before = -1
-    while gone > before:
-        before = gone
-        for e in range(len(edges)):
-            first = alive[start[edges[e, 0]] : start[edges[e, 0] + 1]]
-            second = alive[start[edges[e, 1]] : start[edges[e, 1] + 1]]
-            k = len(second)
-            for p in range(len(first)):
-                if first[p] and not has_support(tables, table_of[e] + p * k, 1, second):
-                    first[p] = False
-                    gone += 1
-            for q in range(k):
-                if second[q] and not has_support(tables, table_of[e] + q, k, first):
-                    second[q] = False
-                    gone += 1
+    for e in range(begin, end):
+        first = alive[start[edges[e, 0]] : start[edges[e, 0] + 1]]
+        second = alive[start[edges[e, 1]] : start[edges[e, 1] + 1]]
+        k = len(second)
+        for p in range(len(first)):
+            if first[p] and not has_support(tables, table_of[e] + p * k, 1, second):
+                first[p] = False
+                gone += 1
+        for q in range(k):
+            if second[q] and not has_support(tables, table_of[e] + q, k, first):
+                second[q] = False
+                gone += 1
     return gone
 
 

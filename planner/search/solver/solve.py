@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from planner.search.solver.branch import Tree, pairs_of
-from planner.search.solver.clock import Clock
+from planner.search.solver.clock import Clock, Deadline
 from planner.search.solver.decomposition import Dual, carried
 from planner.search.solver.ilp import solve_ilp
 from planner.search.solver.local import Search
@@ -28,8 +28,12 @@ STEPS = 1200
 """Dual steps after which a small problem's bound has settled."""
 SMALL = 250_000
 """Allowed pairs of strategies up to which the integer program is worth its time."""
+REDUCE_SHARE = 0.4
+"""Part of the time after which a reduction is left as it is."""
 START_SHARE = 0.1
 """Part of the remaining time in which first prices are looked for."""
+FIRST_SHARE = 0.2
+"""Part of the remaining time in which first choices are decoded."""
 DUAL_SHARE = 0.4
 """Part of the remaining time that a cycle's dual gets where the integer program will not be run."""
 PROBE_SHARE = 0.5
@@ -88,8 +92,6 @@ class _State:
     limit: float
     effort: int
     whole: bool
-    reducing: float = 0.0
-    """Seconds that the last reduction took: nothing can interrupt one."""
     best: IntArray | None = None
     start: tuple[Core, IntArray] | None = None
     """The core that the best choice was found in, and its choice there."""
@@ -138,8 +140,7 @@ def solve(problem: Problem, *, seconds: float = 60.0, effort: int = 0, seed: int
     whole = bool(np.all(finite == np.rint(finite)))
     state = _State(problem, clock, seconds if not effort else 1.0, effort, whole)
     try:
-        core = presolve(problem)
-        state.reducing = clock.now()
+        core = presolve(problem, Deadline(clock, REDUCE_SHARE * state.limit))
         _run(state, core, seed)
     except InfeasibleError:
         state.bound = np.inf if state.best is None else state.cost
@@ -194,7 +195,8 @@ def _search(state: _State, core: Core, search: Search, cycle: int, small: bool) 
     """Decodes and descends; from the best known choice in later cycles."""
     clock = state.clock
     search.price(search.dual.best_prices)
-    found = search.first(search.dual.best_prices.copy())
+    deadline = Deadline(clock, FIRST_SHARE * state.left())
+    found = search.first(search.dual.best_prices.copy(), deadline)
     if not found.fits:
         return
     state.offer(core, found.choice)
@@ -208,13 +210,13 @@ def _search(state: _State, core: Core, search: Search, cycle: int, small: bool) 
 
 def _rule_out(state: _State, core: Core, dual: Dual) -> Core:
     """Reduces again without strategies that no better choice uses, if there is time for it."""
-    if not np.isfinite(state.cost) or state.left() < state.reducing:
+    if not np.isfinite(state.cost):
         return core
     dual.return_to_best()
     dead = dual.least_with() + core.constant > state.cost + 1e-9 * abs(state.cost)
     if dead.sum() * 50 < len(dead):
         return core
-    return without(core, dead)
+    return without(core, dead, Deadline(state.clock, REDUCE_SHARE * state.left()))
 
 
 def _few(state: _State, core: Core, dual: Dual, seed: int) -> None:
