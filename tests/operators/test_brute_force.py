@@ -110,7 +110,7 @@ def compute(s, number, split):
 
 
 def weight(s, name, splits):
-    """Least seconds of a weight that all its operators cut alike, over the groups that its states may be sharded in."""
+    """Seconds and bytes of a weight that all its operators cut alike, for every group its states may be sharded in."""
     sizes = dict(zip(s.mesh.names, s.mesh.sizes, strict=True))
 
     def seconds(kind, axes, size):
@@ -122,13 +122,13 @@ def weight(s, name, splits):
     dims = s.plain.tensors[name].dims
     cuts = [{a: d for a, d in split.items() if d in dims} for split in splits]
     if any(cut != cuts[0] for cut in cuts):
-        return np.inf
+        return []
     cut = cuts[0]
     partial = {a for split in splits for a, d in split.items() if d not in dims}
     if partial & set(cut):
-        return np.inf
+        return []
     elements = s.block.elements(dims) / prod(sizes[a] for a in cut)
-    least = np.inf
+    found = []
     for bits in product([0, 1], repeat=len(sizes)):
         group = [a for a, bit in zip(sizes, bits, strict=True) if bit]
         if set(group) & set(cut) or elements % prod(sizes[a] for a in group):
@@ -140,46 +140,58 @@ def weight(s, name, splits):
         cost = 2 * seconds("all-gather", group, 2.0 * elements)
         cost += seconds("reduce-scatter", scattered, grads)
         cost += seconds("all-reduce", rest, grads / prod(sizes[a] for a in scattered))
-        least = min(least, cost)
-    return least
+        found.append((cost, 18.0 * elements / prod(sizes[a] for a in group)))
+    return found
 
 
 def plain(layout):
     return {a: Replicate() if isinstance(p, Partial) else p for a, p in layout.items()}
 
 
-def tensor(s, name, splits):
-    """Least seconds around one tensor: every layout in which it, and a copy of it, can stand."""
+def tensor(s, name, splits, *, keep):
+    """Seconds around one tensor and bytes that are kept of it, for every layout in which it can stand.
+
+    With ``keep`` that layout alone is kept: what an operator saves in another is made again for the backward pass.
+    """
     t = s.plain.tensors[name]
     dims = t.dims
     c = conversions(s.mesh, dims, tuple(s.size(d) for d in dims), s.bytes_of(name))
 
-    def seconds(have, want):
-        return float(c.seconds[c.number(have), c.number(want)])
+    def seconds(have, want, *, again=False):
+        return float(c.seconds[c.number(have), c.number(want)]) * (2 if keep and again else 1)
 
-    writer = next((n for n, op in enumerate(s.plain.operators) if name in op.writes), None)
-    readers = [
-        (use, n) for n, op in enumerate(s.plain.operators) for use in op.reads if use.tensor == name
-    ]
+    operators = s.plain.operators
+    writer = next((n for n, op in enumerate(operators) if name in op.writes), None)
+    readers = [(use, n) for n, op in enumerate(operators) for use in op.reads if use.tensor == name]
     if not readers and name not in s.plain.outputs:
-        return 0.0
+        return [(0.0, 0.0)]
     lies = [c.placements(number) for number in range(len(c.layouts))]
     partial = [any(isinstance(p, Partial) for p in layout.values()) for layout in lies]
     stands = np.zeros(len(lies))
     if writer is not None:
-        have = written(t, s.plain.operators[writer], splits[writer])
+        have = written(t, operators[writer], splits[writer])
         stands = np.array([seconds(have, plain(x)) + seconds(x, plain(have)) for x in lies])
     if writer is None or not readers:
         stands[partial] = np.inf
-    reads = []
-    for use, n in readers:
-        op = s.plain.operators[n]
+    reads, saves = [], [name in operators[n].saves for _, n in readers]
+    for (use, n), saved in zip(readers, saves, strict=True):
+        op = operators[n]
         want, left = required(use, t, op, splits[n]), gradient(use, t, op, splits[n])
-        reads.append(np.array([seconds(plain(x), want) + seconds(left, x) for x in lies]))
-    if not reads:
-        return float(stands.min())
-    copied = [[seconds(plain(x), plain(y)) + seconds(y, x) for y in lies] for x in lies]
-    return float((stands + met(tuple(range(len(reads))), reads, np.array(copied), {})).min())
+        reads.append(
+            np.array([seconds(plain(x), want, again=saved) + seconds(left, x) for x in lies])
+        )
+
+    def copied(some):
+        again = any(saves[reader] for reader in some)
+        return np.array(
+            [[seconds(plain(x), plain(y), again=again) + seconds(y, x) for y in lies] for x in lies]
+        )
+
+    if reads:
+        stands = stands + met(tuple(range(len(reads))), reads, copied, {})
+    local = c.local if keep and any(saves) else np.zeros(len(lies))
+    held = [float(local[c.number(plain(x))]) for x in lies]
+    return [pair for pair in zip(stands.tolist(), held, strict=True) if pair[0] < np.inf]
 
 
 def met(some, reads, copied, known):
@@ -195,11 +207,12 @@ def met(some, reads, copied, known):
             for size in range(1, len(some))
             for one in combinations(some, size)
         ]  # fmt: skip
-        known[some] = (copied + np.min(parted, axis=0)).min(axis=1)
+        known[some] = (copied(some) + np.min(parted, axis=0)).min(axis=1)
     return known[some]
 
 
-def brute_force(block, mesh, task, sequences, pins=None):
+def brute_force(block, mesh, task, sequences, pins=None, limit=None):
+    """Least seconds of all strategies, layouts and groups, or of those that keep within a limit; inf without any."""
     s = space(block, mesh, task, sequences)
     options = [
         [
@@ -216,24 +229,36 @@ def brute_force(block, mesh, task, sequences, pins=None):
         ]
         for name in s.plain.tensors
     }
-    memo: dict[object, float] = {}
+    memo: dict[object, list[tuple[float, float]]] = {}
 
     def around(name, splits):
         touching = tuple((n, tuple(splits[n].items())) for n in users[name])
         if (name, touching) not in memo:
-            kind = s.plain.tensors[name].kind
-            memo[name, touching] = (
+            memo[name, touching] = best(
                 weight(s, name, [splits[n] for n in users[name]])
-                if kind == "weight"
-                else tensor(s, name, splits)
+                if s.plain.tensors[name].kind == "weight"
+                else tensor(s, name, splits, keep=limit is not None)
             )
         return memo[name, touching]
 
-    return min(
-        sum(cost for _, cost in chosen)
-        + sum(around(name, [split for split, _ in chosen]) for name in s.plain.tensors)
-        for chosen in product(*options)
-    )
+    def best(pairs):
+        """The cheapest; under a limit, all that nothing cheaper takes less memory than."""
+        if limit is None:
+            return [(min((cost for cost, _ in pairs), default=np.inf), 0.0)]
+        left: list[tuple[float, float]] = []
+        for cost, held in sorted(pairs):
+            if held <= limit and (not left or held < left[-1][1]):
+                left.append((cost, held))
+        return left
+
+    def whole(chosen):
+        pairs = [(sum(cost for _, cost in chosen), 0.0)]
+        for name in s.plain.tensors:
+            more = around(name, [split for split, _ in chosen])
+            pairs = best([(a + b, u + v) for (a, u), (b, v) in product(pairs, more)])
+        return min((cost for cost, _ in pairs), default=np.inf)
+
+    return min(whole(chosen) for chosen in product(*options))
 
 
 @given(blocks(most=4), st.sampled_from([1, 2, 4]))
@@ -288,9 +313,9 @@ def operator(name, kind, read, write, weights=()):
     )
 
 
-@given(fans(most=5), st.sampled_from([{"a": 2, "b": 2}, {"a": 4, "b": 2}]))
+@given(fans(most=5), st.sampled_from([{"a": 2, "b": 2}, {"a": 4, "b": 2}]), st.floats(0.6, 1.1))
 @examples(40)
-def test_any_number_of_readers_share_copies(fan, axes):
+def test_any_number_of_readers_share_copies(fan, axes, share):
     block, seed = fan
     mesh, task = mesh_and_task(axes)
     s, random = space(block, mesh, task, 8), Random(seed)
@@ -300,11 +325,13 @@ def test_any_number_of_readers_share_copies(fan, axes):
     assert found.seconds == pytest.approx(brute_force(block, mesh, task, 8, pins), rel=1e-9)
     assert found.bound == pytest.approx(found.seconds, rel=1e-9)
     assert_told(found)
-    limit = found.memory
-    held = solve_block(block, mesh, task, Wish(sequences=8, pins=found.splits, memory_limit=limit))
-    assert held.memory <= limit
-    assert held.bound == pytest.approx(held.seconds, rel=1e-5)
-    assert_told(held)
+    limit, pins = found.memory * share, found.splits
+    want = brute_force(block, mesh, task, 8, pins, limit * (1 + 1e-12))
+    if want < np.inf:
+        held = solve_block(block, mesh, task, Wish(sequences=8, pins=pins, memory_limit=limit))
+        assert held.memory <= limit * (1 + 1e-9)
+        assert held.seconds == pytest.approx(want, rel=1e-6)
+        assert_told(held)
 
 
 def assert_told(found):
@@ -331,6 +358,23 @@ def test_memory_is_kept_and_nothing_that_fits_is_faster(block, share):
     pins = found.splits
     again = solve_block(block, mesh, task, Wish(sequences=4, memory_limit=limit, pins=pins))
     assert again.seconds == pytest.approx(found.seconds, rel=1e-5)
+
+
+@given(blocks(most=3), st.sampled_from([{"a": 2}, {"a": 4}]), st.floats(0.2, 1.2))
+@examples(25)
+def test_under_a_limit_nothing_is_faster(block, axes, share):
+    mesh, task = mesh_and_task(axes)
+    limit = solve_block(block, mesh, task, Wish(sequences=4)).memory * share
+    want = brute_force(block, mesh, task, 4, limit=limit * (1 + 1e-12))
+    if want == np.inf:
+        with pytest.raises(PlannerError, match="cannot keep within"):
+            solve_block(block, mesh, task, Wish(sequences=4, memory_limit=limit))
+        return
+    found = solve_block(block, mesh, task, Wish(sequences=4, memory_limit=limit))
+    assert found.seconds == pytest.approx(want, rel=1e-6)
+    assert found.bound == pytest.approx(want, rel=1e-5)
+    assert found.memory <= limit * (1 + 1e-9)
+    assert_told(found)
 
 
 @given(blocks(most=2), st.floats(0.3, 1.1), st.sampled_from([(1, 2.0), (3, 1.0), (4, 8.0)]))

@@ -19,6 +19,10 @@ class Clock:
         """Seconds since the start."""
         return 0.0 if self.stopped else time.perf_counter() - self.begin
 
+    def allows(self, seconds: float, last: float) -> bool:
+        """Whether what takes so long ends in time; always on a stopped clock."""
+        return self.stopped or self.now() + seconds <= last
+
 
 class Deadline:
     """Seconds that some work may take from now on; none pass on a stopped clock."""
@@ -26,9 +30,9 @@ class Deadline:
     def __init__(self, clock: Clock, seconds: float) -> None:
         self.clock, self.begin, self.seconds = clock, clock.now(), seconds
 
-    def past(self, share: float = 1.0) -> bool:
-        """Whether more than this share of the time is gone."""
-        return self.clock.now() - self.begin > share * self.seconds
+    def past(self, share: float = 1.0, seconds: float = 0.0) -> bool:
+        """Whether more than this share of the time is gone, or will be after so many seconds more."""
+        return not self.clock.allows(seconds, self.begin + share * self.seconds)
 
     def parts(self, count: int, work: Callable[[int, int], None], share: float = 1.0) -> bool:
         """Does work from one number to another in parts of a blink each; whether all of it was done in time."""

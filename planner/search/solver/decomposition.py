@@ -7,6 +7,8 @@ bound's own slope (exponentiated gradient): up where the relaxed choice uses mor
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 
 from planner.search.solver import messages as passing
@@ -37,12 +39,15 @@ class Dual:
         points = len(line.room)
         self.prices, self.slope, self.use = np.zeros(points), np.zeros(points), np.zeros(points)
         self.bound, self.best_prices = -np.inf, self.prices.copy()
+        self.pace = 0.0
+        """Seconds that the last sweep took."""
         self.scale = np.maximum(
             line.room, LEAST_ROOM * max(1e-300, float(np.mean(np.abs(line.room)))) if points else 1
         )
 
     def sweep(self) -> float:
         """A forward and a backward sweep at the present prices; returns and keeps the bound."""
+        begin = time.perf_counter()
         worth = passing.priced(self.graph, self.line, self.prices, self.theta)
         value = -worth
         for ahead, floors in ((True, self.forward), (False, self.backward)):
@@ -60,6 +65,7 @@ class Dual:
         value -= worth
         if value > self.bound:
             self.bound, self.best_prices = value, self.prices.copy()
+        self.pace = time.perf_counter() - begin
         return value
 
     def start(self, clock: Clock, seconds: float, sweeps: int = 3) -> None:
@@ -68,7 +74,7 @@ class Dual:
         self.prices[:] = 0.0
         for _ in range(sweeps):
             free = self.sweep()
-            if clock.now() > last:
+            if not clock.allows(self.pace, last):
                 break
         if not len(self.prices):
             return
@@ -76,7 +82,7 @@ class Dual:
         top = self.bound
         best = 0.0
         for power in range(-8, 24):
-            if clock.now() > last:
+            if not clock.allows(sweeps * self.pace, last):
                 break
             self.prices[:] = base * 2.0**power
             for _ in range(sweeps):
@@ -105,7 +111,7 @@ class Dual:
         begin, last = clock.now(), clock.now() + seconds
         for n in range(steps):
             spent = max(n / steps, (clock.now() - begin) / max(seconds, 1e-9))
-            if spent >= 1.0 or clock.now() > last:
+            if spent >= 1.0 or not clock.allows(self.pace, last):
                 break
             self.step(rate * (1.0 - spent) + 1e-3)
 

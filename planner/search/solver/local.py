@@ -20,6 +20,8 @@ NODES_A_TURN = 4000
 """Nodes that one shape's moves look at before the next shape's turn."""
 FACTORS = (1.0, 1.05, 1.15, 1.3, 1.6, 2.0, 3.0, 5.0, 10.0, 30.0, 100.0, 1e3, 1e4)
 """Of prices, at which choices are decoded until one fits."""
+SWEEPS_A_DECODING = 4
+"""Sweeps of the dual whose time a decoding takes."""
 TOO_DEAR = 10.0
 """What a forbidden pair costs in the search, in largest allowed costs."""
 
@@ -126,9 +128,10 @@ class Search:
         """
         best: Found | None = None
         for factor in FACTORS:
-            if deadline.past() and factor not in (FACTORS[0], FACTORS[-1]):
+            late = deadline.past(seconds=SWEEPS_A_DECODING * self.dual.pace)
+            if late and factor not in (FACTORS[0], FACTORS[-1]):
                 continue
-            found = self.decode(prices * factor, 0 if deadline.past() else 2)
+            found = self.decode(prices * factor, 0 if late else 2)
             if best is None or (not found.fits, found.cost) < (not best.fits, best.cost):
                 best = found
             elif best.fits and best.cost < self.forbidden:

@@ -32,6 +32,10 @@ REDUCE_SHARE = 0.4
 """Part of the time after which a reduction is left as it is."""
 START_SHARE = 0.1
 """Part of the remaining time in which first prices are looked for."""
+SWEEPS_A_CYCLE = 15
+"""Sweeps of the dual whose time a round of bound, search and ruling out takes at least."""
+SWEEPS_TO_RULE_OUT = 6
+"""Sweeps of the dual whose time ruling out takes."""
 FIRST_SHARE = 0.2
 """Part of the remaining time in which first choices are decoded."""
 DUAL_SHARE = 0.4
@@ -149,8 +153,10 @@ def solve(problem: Problem, *, seconds: float = 60.0, effort: int = 0, seed: int
 
 def _run(state: _State, core: Core, seed: int) -> None:
     before: Dual | None = None
+    if _settled(state, core):
+        return
     for cycle in range(CYCLES):
-        if _settled(state, core):
+        if before and not state.clock.allows(SWEEPS_A_CYCLE * before.pace, state.limit):
             return
         small = len(core.problem.sizes) <= FEW
         dual = Dual(core.problem, core.timeline)
@@ -210,7 +216,8 @@ def _search(state: _State, core: Core, search: Search, cycle: int, small: bool) 
 
 def _rule_out(state: _State, core: Core, dual: Dual) -> Core:
     """Reduces again without strategies that no better choice uses, if there is time for it."""
-    if not np.isfinite(state.cost):
+    most = SWEEPS_TO_RULE_OUT * dual.pace
+    if not np.isfinite(state.cost) or not state.clock.allows(most, state.limit):
         return core
     dual.return_to_best()
     dead = dual.least_with() + core.constant > state.cost + 1e-9 * abs(state.cost)
