@@ -27,6 +27,7 @@ from planner.search.miss import build_miss
 from planner.search.operator_faults import unsatisfied
 from planner.search.pin_prices import Without, pin_prices
 from planner.search.pins import Pins
+from planner.search.semi_automatic import plan_operators
 from planner.search.space import build_space, degree_rows
 from planner.search.stages.winners import best_cuts
 from planner.stated import by_trainer, fastest, filled, of_operators, read_layout, usual_row
@@ -239,7 +240,7 @@ def _removed(known: Understood) -> Iterator[str]:
     """The rule that keeps degrees away with which pins on operators could be had."""
     task, pins = known.task, known.pins
     given = {pin.column: pin.value for pin in pins.pins if pin.compare == "="}
-    table = concatenate([_filled(task, given, row) for row in degree_rows(task, pins)])
+    table = concatenate([filled(task, given, row) for row in degree_rows(task, pins)])
     able = table.take(plan_operators(task, pins.operators, table).kept)
     if len(able):
         broken = sum((~rule.keeps(task, able)).astype(int) for rule in task.trainer.rules)
