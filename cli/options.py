@@ -164,7 +164,8 @@ OperatorPins: TypeAlias = Annotated[
     ),
 ]  # fmt: skip
 Objective: TypeAlias = Annotated[
-    str, typer.Option("--objective", metavar="NAME", help="step-time or cost-per-token.")
+    str | None,
+    typer.Option("--objective", metavar="NAME", help="step-time (default) or cost-per-token."),
 ]
 TimeLimit: TypeAlias = Annotated[
     str,
@@ -205,7 +206,9 @@ Out: TypeAlias = Annotated[
 PlanFile: TypeAlias = Annotated[
     Path, typer.Argument(metavar="PLAN", help="A plan, as `plan --out plan.json` wrote it.")
 ]
-Quiet: TypeAlias = Annotated[bool, typer.Option("--quiet", help="No progress, notes or warnings.")]
+Quiet: TypeAlias = Annotated[
+    bool, typer.Option("--quiet", "-q", help="No progress, notes or warnings.")
+]
 Verbose: TypeAlias = Annotated[bool, typer.Option("--verbose", help="More talk; whole tracebacks.")]
 NoColor: TypeAlias = Annotated[bool, typer.Option("--no-color", help="Plain text.")]
 

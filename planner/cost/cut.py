@@ -88,11 +88,11 @@ def widened(table: BlockTable, num_kinds: int) -> BlockTable:
     return BlockTable(**wide)
 
 
-def narrowed(table: BlockTable, num_kinds: int) -> BlockTable:
-    """The table of which :func:`widened` made this one, layers under the mode ``none``."""
+def narrowed(table: BlockTable, num_kinds: int, mode: int = NONE) -> BlockTable:
+    """The table of which :func:`widened` made this one, its layers under one mode."""
     blocks = table.forward.shape[1]
     ends = np.arange(1 + len(RECOMPUTE) * num_kinds, blocks)
-    column = np.concatenate([np.arange(1 + num_kinds), ends])
+    column = np.concatenate([[0], 1 + mode * num_kinds + np.arange(num_kinds), ends])
     return replace(
         table,
         **{

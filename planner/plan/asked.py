@@ -21,6 +21,7 @@ class Asked(Part):
     recipe_file: str | None = None
     memory_limit: str | None = None
     pins: tuple[str, ...] = ()
+    objective: str = "step-time"
     overrides: dict[str, str] = Field(default_factory=dict)
     """Keys of the model's configuration that were replaced."""
     warm_start: dict[str, int | str] = Field(default_factory=dict)

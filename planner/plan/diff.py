@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import groupby
 
 from planner.plan.part import Part
 from planner.plan.schema import Plan, Stage, Term
@@ -108,7 +109,17 @@ def _layout(plan: Plan) -> dict[str, str]:
 def _said(value: object) -> str:
     if isinstance(value, bool):
         return "on" if value else "off"
-    return "-".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    return _folded(value) if isinstance(value, tuple) else str(value)
+
+
+def _folded(values: tuple[object, ...]) -> str:
+    """Values in their order, equal neighbours counted.
+
+    >>> _folded((3, 2, 2, 2, 1)), _folded(("tp", "dp", "pp")), _folded(())
+    ('3, 3 × 2, 1', 'tp, dp, pp', 'even')
+    """
+    runs = [(value, len(list(group))) for value, group in groupby(values)]
+    return ", ".join(f"{n} × {value}" if n > 1 else str(value) for value, n in runs) or "even"
 
 
 def _changes(before: dict[str, str], after: dict[str, str]) -> Iterator[Change]:

@@ -14,6 +14,7 @@ from planner.plan.derivation import Derivation, Unit
 from planner.plan.facts import Fact, Facts, facts
 from planner.plan.removed import everything_removed
 from planner.plan.schema import Alternative, BlockPlan, OperatorPlan, Plan, Removed, Stage
+from planner.plan.tree import Node, plan_tree
 
 OWN = "yours"
 """Id of the user's own layout where it is not one of the best."""
@@ -121,10 +122,17 @@ def items(plan: Plan) -> dict[str, Item]:
         for block in plan.blocks
         for op in block.operators
     ]
+    found += [Number(node.id, _rest(node)) for node in plan_tree(plan).walk()]
     known: dict[str, Item] = {}
     for item in found:
         known.setdefault(item.id, item)
     return known
+
+
+def _rest(node: Node) -> Derivation:
+    """A node of the tree that has no formula of its own."""
+    what = f"{node.label}, of all micro-batches: what no operator shown beside it takes."
+    return Derivation(meaning=what, formula="0", inputs=(), value=node.seconds, unit="s")
 
 
 def find_item(plan: Plan, asked: str) -> Item:

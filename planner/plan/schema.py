@@ -284,9 +284,10 @@ class Plan(Part):
     tokens_per_second: float
     """All chips together."""
     tokens_per_second_per_chip: float
-    """Tokens a second of one chip used."""
+    """Tokens a second of one chip that is paid for: idle ones count."""
     mfu: float
-    """Model FLOPs (forward and backward, no recompute, causal attention halved) over the peak of the chips used."""
+    """Model FLOPs (forward and backward, no recompute, causal attention halved) over the peak of the
+    chips that are paid for: idle ones count."""
     price_per_million_tokens: float | None
     """US dollars; None where no price of a chip-hour is known."""
     memory: float

@@ -12,6 +12,8 @@ from planner.plan.schema import BlockPlan, OperatorPlan, Plan, Stage, Term
 
 BY_LAYERS = tuple(f"step.{part}" for part in ("compute", "recompute", "tp", "cp", "ep", "weights"))
 """Parts of the step that the nodes of layers share out among them."""
+MIXED = "mixed"
+"""Recompute where layers differ: they are shown without, and what some of them do again beside them."""
 PARTLY = "step.offload"
 """The part of which layers have some: copies of activations that compute does not hide, not the optimizer's."""
 ENDS = ("embedding", "head", "mtp")
@@ -85,7 +87,7 @@ def _of_kind(plan: Plan, kind: str) -> float:
     """Seconds that the busiest stage computes in operators of a kind."""
     stage, m = busiest_stage(plan), plan.degrees.num_micro_batches
     return sum(
-        m * layers_held(plan, stage, block) * operator_compute(op)
+        m * layers_held(plan, stage, block) * operator_compute(plan, op)
         for block in plan.blocks
         for op in block.operators
         if op.kind == kind
@@ -128,6 +130,12 @@ def plan_tree(plan: Plan, stage: Stage | None = None) -> Node:
         if (count := layers_held(plan, stage, block))
     ]
     layers.sort(key=lambda node: -node.seconds)
+    unlike = m * (stage.forward + stage.backward) - sum(node.seconds for node in layers)
+    if abs(unlike) > 1e-9 * plan.step:
+        label = (
+            "recompute of some layers" if plan.degrees.recompute == MIXED else "chips unlike these"
+        )
+        layers.append(Node(id="step.recompute", label=label, seconds=unlike))
     waits = m * (busy.forward + busy.backward - stage.forward - stage.backward)
     others = [
         Node(id=term.name, label=term.label, seconds=seconds, hidden=term.hidden)
@@ -186,7 +194,7 @@ def _layers(plan: Plan, block: BlockPlan, count: int) -> Node:
 def _operator(block: BlockPlan, op: OperatorPlan, times: int, plan: Plan) -> Node:
     """An operator with the exposed part of its collectives, which are its children beside its compute."""
     name = f"{block.name}.{op.name}"
-    compute = operator_compute(op)
+    compute = operator_compute(plan, op)
     node = Node(
         id=name,
         label=op.name,
@@ -209,9 +217,10 @@ def _operator(block: BlockPlan, op: OperatorPlan, times: int, plan: Plan) -> Nod
     return replace(node, children=tuple(parts))
 
 
-def operator_compute(op: OperatorPlan) -> float:
-    """Seconds that an operator computes for one micro-batch: forwards, backwards, and again if recomputed."""
-    return op.forward * (1 + op.recomputed) + op.backward
+def operator_compute(plan: Plan, op: OperatorPlan) -> float:
+    """Seconds that an operator computes for one micro-batch: forwards, backwards, and again if all layers do so."""
+    again = op.recomputed and plan.degrees.recompute != MIXED
+    return op.forward * (1 + again) + op.backward
 
 
 def layers_held(plan: Plan, stage: Stage, block: BlockPlan) -> int:

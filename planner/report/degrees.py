@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from planner.plan.schema import Alternative, Degrees
+from planner.plan.schema import Alternative, Degrees, OperatorPlan
 from planner.report.numbers import gib, slower
 from planner.report.tables import Column, Style
 from planner.units import show_seconds
 
+UNEVEN = "~"
+"""Mark of layouts whose stages, or the chunks of them, hold more or fewer layers than the even way gives them."""
 EQUAL = "≈"
 """Mark of alternatives that differ from the winner by less than predictions scatter."""
 
@@ -62,6 +64,14 @@ def states(degrees: Degrees) -> str:
     return f"{degrees.sharding} over {degrees.shard_group}" if part else degrees.sharding
 
 
+def split_words(degrees: Degrees, op: OperatorPlan) -> str:
+    """How an operator is cut: ``batch/dp heads/tp``, axes of one rank left out."""
+    whole = {"edp": degrees.dp * degrees.cp * degrees.tp // (degrees.ep * degrees.etp)}
+    sizes = whole | {axis: getattr(degrees, axis) for axis in ("dp", "cp", "tp", "ep", "etp")}
+    cuts = (f"{dim}/{axis}" for axis, dim in op.split.items() if sizes.get(axis, 2) > 1)
+    return " ".join(cuts)
+
+
 def alternative_columns(rows: Sequence[Alternative], reasons: bool) -> list[Column]:
     """Columns of the table of alternatives; those of rarely used axes only where a row uses them.
 
@@ -79,8 +89,8 @@ def alternative_columns(rows: Sequence[Alternative], reasons: bool) -> list[Colu
         _degree("dp", layouts),
         *(_degree(axis, layouts) for axis in ("cp",) if any(d.cp > 1 for d in layouts)),
         _degree("tp", layouts),
-        Column(heading="pp×v", cells=[f"{d.pp}×{d.vpp}" for d in layouts],
-               styles=_same([(d.pp, d.vpp) for d in layouts])),
+        Column(heading="pp×v", cells=[_stages(d) for d in layouts],
+               styles=_same([_stages(d) for d in layouts])),
         *(
             _degree(axis, layouts, drop)
             for axis, drop in (("ep", 6), ("etp", 5))
@@ -108,6 +118,11 @@ def alternative_columns(rows: Sequence[Alternative], reasons: bool) -> list[Colu
     return columns
 
 
+def _stages(degrees: Degrees) -> str:
+    """Stages times virtual stages, with a mark where they are not even."""
+    return f"{degrees.pp}×{degrees.vpp}" + (UNEVEN if degrees.layers else "")
+
+
 def _marked(row: Alternative, winner: Alternative) -> str:
     """The rank, with a mark for the winner, for those that may be as fast, and for the user's own layout."""
     marks = ["✔"] if row is winner else [EQUAL] if row.within_noise else []
@@ -116,10 +131,15 @@ def _marked(row: Alternative, winner: Alternative) -> str:
     )
 
 
-def equal_legend(rows: Sequence[Alternative]) -> list[str]:
-    """What the mark of equal rows means, and where the user's own row stands; nothing where no row has it."""
+def row_notes(rows: Sequence[Alternative]) -> list[str]:
+    """What marks mean, and where the user's own row stands; nothing where no row has them."""
     text = f"{EQUAL} as fast as the winner within what predictions of one cluster scatter"
     found = [text] if any(row.within_noise for row in rows[1:]) else []
+    if any(row.degrees.vpp > 1 or row.degrees.layers for row in rows):
+        words = "pp×v: stages × virtual stages"
+        if any(row.degrees.layers for row in rows):
+            words += f"; {UNEVEN} of unequal numbers of layers, which explain PLAN '#2' tells"
+        found.append(words)
     if any(not row.rank for row in rows):
         found.append("yours: not one of the best; others lie between it and the row above")
     return found

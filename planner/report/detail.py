@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from planner.plan.basis import basis_of
 from planner.plan.removed import everything_removed
 from planner.plan.schema import BlockPlan, Collective, OperatorPlan, Plan, Stage
+from planner.report.degrees import split_words
 from planner.report.numbers import gib, gib_parts, percent, seconds_parts
 from planner.report.removed import removed_by_rule
 from planner.report.tables import BLANK, Column, Line, Span, flow, styled, table
@@ -114,7 +115,7 @@ def _operator_columns(plan: Plan, block: BlockPlan) -> list[Column]:
     return [
         Column(heading="operator", cells=[row.name for row in rows], left=True),
         Column(heading="kind", cells=[row.kind for row in rows], left=True, drop=1),
-        Column(heading="split", cells=[_split(row) for row in rows], left=True),
+        Column(heading="split", cells=[split_words(plan.degrees, row) or "-" for row in rows], left=True),
         Column(heading="FLOPs", cells=[_flops(row.flops) for row in rows], drop=4),
         Column(heading="forward", cells=[show_seconds(row.forward) for row in rows]),
         Column(heading="backward", cells=[show_seconds(row.backward) for row in rows]),
@@ -128,10 +129,6 @@ def _operator_columns(plan: Plan, block: BlockPlan) -> list[Column]:
 def _flops(count: float) -> str:
     """With the prefixes of units: a B would be bytes, beside columns that have them."""
     return show_count(count).replace(" B", " G")
-
-
-def _split(row: OperatorPlan) -> str:
-    return " ".join(f"{dim}/{axis}" for axis, dim in row.split.items()) or "-"
 
 
 def _saved(row: OperatorPlan) -> str:

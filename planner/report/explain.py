@@ -10,7 +10,7 @@ from planner.plan.facts import Fact, Facts
 from planner.plan.findings import RulePrice
 from planner.plan.items import Item, Layers, Number, OneOperator, OneStage
 from planner.plan.schema import OperatorPlan, Plan
-from planner.report.degrees import described
+from planner.report.degrees import described, split_words
 from planner.report.numbers import dollars, gib, percent
 from planner.report.tables import BLANK, Column, Line, Span, flow, styled, table
 from planner.report.tree import render_tree
@@ -35,7 +35,7 @@ def render_item(plan: Plan, item: Item, width: int) -> list[Line]:
     if isinstance(item, OneStage):
         return _stage(plan, item, width)
     if isinstance(item, Layers):
-        return _layers(item, width)
+        return _layers(plan, item, width)
     if isinstance(item, Facts):
         return _facts(item, width)
     raise TypeError(type(item).__name__)
@@ -169,14 +169,16 @@ def _stage(plan: Plan, item: OneStage, width: int) -> list[Line]:
     ]
 
 
-def _layers(item: Layers, width: int) -> list[Line]:
+def _layers(plan: Plan, item: Layers, width: int) -> list[Line]:
     block = item.block
     title = f"{block.name}: {block.layers} ({block.count}×), for one micro-batch on one chip"
     rows = block.operators
     prefix = f"{block.name}." if width >= WIDE else ""
     columns = [
         Column(heading="operator", cells=[prefix + op.name for op in rows], left=True),
-        Column(heading="split", cells=[_split(op) for op in rows], left=True, drop=1),
+        Column(
+            heading="split", cells=[split_words(plan.degrees, op) for op in rows], left=True, drop=1
+        ),
         Column(heading="forward", cells=[show_seconds(op.forward) for op in rows]),
         Column(heading="backward", cells=[show_seconds(op.backward) for op in rows]),
         Column(heading="of roofline", cells=[_reached(op) for op in rows], drop=2),
@@ -202,7 +204,7 @@ def _operator(plan: Plan, item: OneOperator, width: int) -> list[Line]:
     shape = " × ".join(f"{dim} {size:,.6g}" for dim, size in op.shape.items())
     facts = [
         ("shape", f"{shape} on one chip"),
-        ("split", _split(op) or "nothing"),
+        ("split", split_words(plan.degrees, op) or "nothing"),
         ("forward", f"{show_seconds(op.forward)}, {_reached(op)} of the roofline's {show_seconds(op.roofline)}"),
         ("backward", show_seconds(op.backward) + (" and once more forwards: recomputed" if op.recomputed else "")),
         ("basis", source_of(plan, op) or "a source that the profile does not state"),
@@ -231,10 +233,6 @@ def _operator(plan: Plan, item: OneOperator, width: int) -> list[Line]:
 
 def _placed(layout: dict[str, str]) -> str:
     return " ".join(f"{axis}:{place}" for axis, place in layout.items()) or "whole"
-
-
-def _split(op: OperatorPlan) -> str:
-    return " ".join(f"{dim}/{axis}" for axis, dim in op.split.items())
 
 
 def _reached(op: OperatorPlan) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from planner.plan.removed import everything_removed
 from planner.plan.schema import NoPlan, Plan
-from planner.report.degrees import alternative_columns, equal_legend
+from planner.report.degrees import alternative_columns, row_notes
 from planner.report.left_open import left_open
 from planner.report.no_plan import render_no_plan
 from planner.report.numbers import gib, gib_parts, percents, seconds_parts
@@ -99,7 +99,7 @@ def _alternatives(plan: Plan) -> str:
     rows = plan.alternatives
     if len(rows) < 2:
         return ""
-    legend = "".join(f"\n{text}\n" for text in equal_legend(rows))
+    legend = "".join(f"\n{text}\n" for text in row_notes(rows))
     return markdown_table(alternative_columns(rows, reasons=True)) + legend
 
 

@@ -12,7 +12,7 @@ from typing import TypeAlias
 from planner.plan.items import OWN
 from planner.plan.removed import everything_removed
 from planner.plan.schema import NoPlan, Plan, Term
-from planner.report.degrees import alternative_columns, described, equal_legend
+from planner.report.degrees import alternative_columns, described, row_notes
 from planner.report.detail import details
 from planner.report.left_open import counted, left_open
 from planner.report.no_plan import render_no_plan
@@ -109,7 +109,8 @@ def verdict(plan: Plan, width: int = VERDICT) -> list[Line]:
         memory.append(f"{gib(plan.host_memory)} of {most} GiB of host memory a chip")
     layout = [*described(plan.degrees), *seated(plan)]
     if plan.degrees.chips_used < plan.cluster.num_chips:
-        layout.append(f"{plan.degrees.chips_used:,} of {plan.cluster.num_chips:,} chips used")
+        paid = "" if plan.cluster.pools else ", all paid for"
+        layout.append(f"{plan.degrees.chips_used:,} of {plan.cluster.num_chips:,} chips used{paid}")
     where = flow(layout, ", ", width, "  ", INDENT)
     if not plan.fits:
         return [
@@ -196,11 +197,11 @@ def _alternatives(plan: Plan, width: int) -> list[Line]:
         return []
     styles: list[Style] = ["good" if row is rows[0] else "" for row in rows]
     columns = alternative_columns(rows, reasons=True)
-    notes = (flow([text], " ", width, "  ", INDENT) for text in equal_legend(rows))
-    legend = styled((line for lines in notes for line in lines), "dim")
+    notes = (flow([text], " ", width, "  ", INDENT) for text in row_notes(rows))
+    marks = styled((line for lines in notes for line in lines), "dim")
     if table_width(columns) <= width:
-        return table(columns, width, styles) + legend
-    lines = table(alternative_columns(rows, reasons=False), width, styles) + legend
+        return table(columns, width, styles) + marks
+    lines = table(alternative_columns(rows, reasons=False), width, styles) + marks
     lines += [BLANK, (Span("  Why they lost"),)]
     hang = 5 if all(row.rank for row in rows) else 8
     for row in rows:

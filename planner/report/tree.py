@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from planner.plan.basis import basis_of
 from planner.plan.schema import OperatorPlan, Plan, Stage
 from planner.plan.tree import Node, alike, by_activity, operator_compute, plan_tree
+from planner.report.degrees import split_words
 from planner.report.numbers import percent, seconds_parts
 from planner.report.pins import pinned
 from planner.report.tables import BLANK, INDENT, Column, Line, flow, labelled, styled, table
@@ -60,15 +61,15 @@ def render_tree(
     times = [show_seconds(s) for s in each] if fine else seconds_parts(each, plan.step)
     columns = [
         Column(heading="", cells=[line.label for line in shown], left=True),
-        Column(heading="split", cells=[_split(n.operator) for n in nodes], left=True, drop=5),
-        Column(heading="messages", cells=[_messages(n.operator) for n in nodes], left=True, drop=3),
+        Column(heading="split", cells=[_split(plan, n) for n in nodes], left=True, drop=5),
+        Column(heading="messages", cells=[_messages(n.operator) for n in nodes], left=True, drop=2),
         Column(heading="predicted", cells=times),
         Column(heading="measured", cells=[_measured(node, measured or {}) for node in nodes]),
         Column(heading="share", cells=[_share(node.seconds, plan.step) for node in nodes]),
-        Column(heading="roofline", cells=[_roofline(node) for node in nodes], drop=2),
-        Column(heading="of roofline", cells=[_reached(node.operator) for node in nodes], drop=6),
-        Column(heading="hidden", cells=[_hidden(node) for node in nodes], drop=1),
-        Column(heading="basis", cells=[_basis(plan, node) for node in nodes], left=True, drop=4),
+        Column(heading="roofline", cells=[_roofline(plan, node) for node in nodes], drop=6),
+        Column(heading="of roofline", cells=[_reached(node.operator) for node in nodes], drop=4),
+        Column(heading="hidden", cells=[_hidden(node) for node in nodes], drop=3),
+        Column(heading="basis", cells=[_basis(plan, node) for node in nodes], left=True, drop=1),
     ]
     lines = table([column for column in columns if any(column.cells)], width)
     others = _others(plan, root, width)
@@ -152,8 +153,8 @@ def _lines(node: Node, first: str, rest: str) -> Iterator[_Shown]:
         )
 
 
-def _split(op: OperatorPlan | None) -> str:
-    return "" if op is None else " ".join(f"{dim}/{axis}" for axis, dim in op.split.items())
+def _split(plan: Plan, node: Node) -> str:
+    return "" if node.operator is None else split_words(plan.degrees, node.operator)
 
 
 def _messages(op: OperatorPlan | None) -> str:
@@ -178,13 +179,13 @@ def _share(seconds: float, step: float) -> str:
     return "<1 %" if 0 < share < 0.005 else percent(share, 0)
 
 
-def _roofline(node: Node) -> str:
+def _roofline(plan: Plan, node: Node) -> str:
     """Seconds of the step at the data sheet's rates, as far below the predicted ones backwards as forwards."""
     op = node.operator
     if op is None or not op.forward:
         return ""
     exposed = sum(c.exposed for c in op.collectives)
-    compute = operator_compute(op)
+    compute = operator_compute(plan, op)
     return show_seconds(node.seconds * compute / (compute + exposed) * op.roofline / op.forward)
 
 

@@ -93,8 +93,7 @@ def assembled(
     memory, host = float(b.memory.total[0, b.fullest]), float(b.memory.host[0].max())
     tokens = task.recipe.tokens / b.step
     price = priced.chip.price
-    paid = task.cluster.num_chips if priced.mix is None else degrees.chips_used
-    hours = paid * b.step / 3600.0
+    hours = b.paid * b.step / 3600.0
     return Plan(
         made_by=header.made_by,
         asked=header.asked,
@@ -111,8 +110,8 @@ def assembled(
         step=b.step,
         time=b.terms,
         tokens_per_second=tokens,
-        tokens_per_second_per_chip=tokens / degrees.chips_used,
-        mfu=mfu(task, b.step, degrees.chips_used, priced.chip),
+        tokens_per_second_per_chip=tokens / b.paid,
+        mfu=mfu(task, b.step, b.paid, priced.chip),
         price_per_million_tokens=None
         if price is None
         else price * hours / task.recipe.tokens * 1e6,

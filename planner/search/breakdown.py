@@ -55,6 +55,12 @@ class Breakdown:
     """The same if sends took no time."""
 
     @property
+    def paid(self) -> int:
+        """Chips that are paid for: all of the cluster; of stages on several pools those that train."""
+        p = self.prices
+        return p.task.cluster.num_chips if p.mix is None else int(p.rows.ranks[0])
+
+    @property
     def busiest(self) -> int:
         """The stage that works longest."""
         return int(np.argmax(_work(self.times)))

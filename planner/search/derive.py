@@ -184,12 +184,13 @@ def _derived(
 
 def _whole(b: Breakdown) -> Derivations:
     """Throughput, utilisation and price."""
-    task, chips = b.prices.task, float(b.prices.rows.ranks[0])
+    task, chips = b.prices.task, float(b.paid)
     recipe, chip = task.recipe, b.prices.chip
     peak, flops = chip.peak_for(recipe.precision), float(task.model.flops())
     unmade = 3.0 * flops - task.model.training_flops()
     step = _seconds(b.step, "one step")
-    used = _count(chips, "chips used")
+    idle = b.paid - int(b.prices.rows.ranks[0])
+    paid = _count(chips, f"chips, {idle:,} of them idle" if idle else "chips")
     batch = _count(recipe.global_batch, "sequences in a step")
     seq = _count(recipe.seq, "tokens in a sequence")
     rate = recipe.tokens / b.step
@@ -206,9 +207,9 @@ def _whole(b: Breakdown) -> Derivations:
             unit="tokens/s",
         ),
         "tokens-per-chip": Derivation(
-            meaning="Tokens a second and chip.",
+            meaning="Tokens a second and chip that is paid for.",
             formula="global_batch * seq / (step * chips)",
-            inputs=named({"global_batch": batch, "seq": seq, "step": step, "chips": used}),
+            inputs=named({"global_batch": batch, "seq": seq, "step": step, "chips": paid}),
             value=rate / chips,
             unit="tokens/s",
         ),
@@ -221,17 +222,19 @@ def _whole(b: Breakdown) -> Derivations:
     found["mfu"] = Derivation(
         meaning=utilised,
         formula=f"{work} * global_batch / (step * chips * peak)",
-        inputs=named(taken | {"global_batch": batch, "step": step, "chips": used, "peak": limit}),
+        inputs=named(taken | {"global_batch": batch, "step": step, "chips": paid, "peak": limit}),
         value=(3.0 * flops - unmade) * recipe.global_batch / (b.step * chips * peak),
         unit="%",
     )
-    shared = {"chips": used, "step": step, "global_batch": batch, "seq": seq}
-    return found | _for_a_million_tokens(
-        chip, shared, chips * b.step / 3600.0 / recipe.tokens * 1e6
-    )
+    running = _count(chips - idle, "chips used")
+    shared = {"step": step, "global_batch": batch, "seq": seq}
+    hours = b.step / 3600.0 / recipe.tokens * 1e6
+    return found | _for_a_million_tokens(chip, shared, hours, running, paid)
 
 
-def _for_a_million_tokens(chip: Chip, inputs: dict[str, Quantity], hours: float) -> Derivations:
+def _for_a_million_tokens(
+    chip: Chip, shared: dict[str, Quantity], hours: float, running: Quantity, paid: Quantity
+) -> Derivations:
     """What a million tokens take, where it is known what an hour of a chip does."""
     found: Derivations = {}
     if chip.watts is not None:
@@ -239,17 +242,18 @@ def _for_a_million_tokens(chip: Chip, inputs: dict[str, Quantity], hours: float)
         found["energy"] = Derivation(
             meaning="Energy of the chips for a million tokens, at their power limit.",
             formula="watts * chips * step / 3600 / 1000 / (global_batch * seq) * 1e6",
-            inputs=named({"watts": watts} | inputs),
-            value=chip.watts * hours / 1000.0,
+            inputs=named({"watts": watts, "chips": running} | shared),
+            value=chip.watts * running.value * hours / 1000.0,
             unit="kWh",
             source=chip.sources.get("watts", ""),
         )
     if chip.price is not None:
+        dollars = _quantity(chip.price, "$", "a chip-hour")
         found["price"] = Derivation(
             meaning="Dollars for a million tokens.",
             formula="dollars * chips * step / 3600 / (global_batch * seq) * 1e6",
-            inputs=named({"dollars": _quantity(chip.price, "$", "a chip-hour")} | inputs),
-            value=chip.price * hours,
+            inputs=named({"dollars": dollars, "chips": paid} | shared),
+            value=chip.price * paid.value * hours,
             unit="$",
             source=chip.price_source,
         )

@@ -299,7 +299,7 @@ def test_frozen_options() -> None:
     ]
     assert lines == (Path(__file__).parent / "options.txt").read_text().splitlines()
     letters = {word for line in lines for word in line.split() if word[0] == "-" != word[1]}
-    assert letters == {"-c", "-t", "-b", "-s", "-f", "-o"}
+    assert letters == {"-c", "-t", "-b", "-s", "-f", "-o", "-q"}
 
 
 def test_words_are_the_planner_s() -> None:

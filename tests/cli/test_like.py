@@ -17,6 +17,16 @@ def test_a_plan_s_question_is_asked_again(planner: Any) -> None:
     )
 
 
+def test_what_was_minimised_is_kept(planner: Any, tmp_path: Path) -> None:
+    text = REAL.read_text()
+    path = tmp_path / "plan.json"
+    path.write_text(text.replace('"pins"', '"objective": "cost-per-token", "pins"', 1))
+    assert main(["plan", "--like", str(path)]) == 0
+    assert planner.question.objective == "cost-per-token"
+    assert main(["plan", "--like", str(path), "--objective", "step-time"]) == 0
+    assert planner.question.objective == "step-time"
+
+
 def test_what_is_stated_wins(planner: Any) -> None:
     line = [
         "plan",

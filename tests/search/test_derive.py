@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from planner.api import Question, plan, price
+from planner.plan.items import find_item
 from planner.plan.schema import BlockPlan, Plan, Stage
 from planner.plan.tree import plan_tree
 from planner.studies.compare import Point, row_of
@@ -25,6 +26,7 @@ LAYOUTS = {
         "megatron",
         {"tp": 2, "offload": "optimizer+activations"},
     ),
+    "idle": ("llama-3-8b", "h100-sxm:13", "megatron", {"dp": 4, "pp": 3}),
     "ring": ("llama-3-8b", "h100-sxm:32", "megatron", {"cp": 4, "tp": 2, "pp": 2, "vpp": 2}),
 }
 
@@ -75,6 +77,29 @@ def test_the_tree_of_every_stage_sums(priced: Plan) -> None:
             if node.children:
                 parts = sum(child.seconds for child in node.children)
                 assert parts == pytest.approx(node.seconds), node.id
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        {"pp": 4, "recompute": "selective", "stage-layers": "9+8+8+7"},
+        {"pp": 2, "stage-layers": "17+15", "full-layers": "4+4"},
+    ],
+)
+def test_the_tree_sums_and_nothing_in_it_is_negative_where_layers_differ(
+    layout: dict[str, int | str],
+) -> None:
+    found = price(
+        Question(model="llama-3-8b", cluster="h100-sxm:8", seq_len=4096, global_batch=64), layout
+    )
+    nodes = list(plan_tree(found).walk())
+    for node in nodes:
+        if node.children:
+            assert sum(child.seconds for child in node.children) == pytest.approx(node.seconds)
+    assert min(node.seconds for node in nodes) > -1e-9
+    known = {node.id for node in nodes} - {"step.recompute"}
+    assert all(find_item(found, name) for name in known)
+    assert ("step.recompute" in {node.id for node in nodes}) == (found.degrees.recompute == "mixed")
 
 
 def held(stage: Stage, block: BlockPlan, whole: Plan) -> int:

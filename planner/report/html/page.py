@@ -16,7 +16,7 @@ from planner.plan.figures import Figures
 from planner.plan.findings import Comparison, Largest, Sizing
 from planner.plan.schema import Plan
 from planner.report.compare import price_words
-from planner.report.degrees import alternative_columns, described, equal_legend
+from planner.report.degrees import alternative_columns, described, row_notes
 from planner.report.html import bars, findings, landscape, layer, mesh, timeline, treemap
 from planner.report.html import study as studies
 from planner.report.html.commands import price_command
@@ -185,7 +185,7 @@ def _tables(plan: Plan, figures: Figures) -> dict[str, object]:
         "alternatives": as_on_pages(alternative_columns(plan.alternatives, reasons=True), 0)
         if len(plan.alternatives) > 1
         else None,
-        "legend": equal_legend(plan.alternatives),
+        "legend": row_notes(plan.alternatives),
         "levels": levels(plan),
     }
 
