@@ -124,16 +124,15 @@ def _written(
     beside: Callable[[Plan], Comparison] | None,
 ) -> bool:
     """Writes the files of a plan; False where Ctrl-C while figures were made left some out."""
-    undrawn, pools = output.figures and answer.figures is None, bool(answer.cluster.pools)
-    why = "Stages on pools are not drawn yet" if pools else "Stopped before it was drawn"
+    undrawn = output.figures and answer.figures is None
     others: Comparison | None = None
-    if beside is not None and output.report and not undrawn and not pools:
+    if beside is not None and output.report and not undrawn:
         with suppress(KeyboardInterrupt):  # the answer is there already
             others = beside(answer)
     for path in output.paths:
         if undrawn and (path.suffix == REPORT or is_trace(path)):
-            screen.say(f"{why}, so {path} was not written.")
+            screen.say(f"Stopped before it was drawn, so {path} was not written.")
             continue
         write_output(path, answer, others)
         screen.note(f"Wrote {path}.")
-    return pools or not undrawn
+    return not undrawn

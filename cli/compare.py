@@ -116,7 +116,7 @@ def compare(
         screen.show(studied.page(found, min(screen.width, o.WIDEST)))
     else:
         screen.write(studied.text(found, form))
-    keep(found, best_question(found, question, priced=bool(price)), out or (), screen)
+    keep(found, best_question(found, question, dollars=o.prices(price)), out or (), screen)
     if found.left_out:
         screen.note(f"Stopped. {found.left_out:,} rows were not looked at.")
         return exits.STOPPED

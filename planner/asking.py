@@ -6,24 +6,32 @@ from collections.abc import Callable, Mapping
 
 from planner import planning
 from planner.frontends.pools_file import read_pools
+from planner.hardware.pools import Pools
+from planner.plan.figures import Sensitivity
 from planner.plan.schema import NoPlan, Plan
 from planner.question import Question, Understood, understand
 from planner.search.engine import Progress
 
 
-def plan(question: Question, progress: Callable[[Progress], None] | None = None) -> Plan | NoPlan:
+def plan(
+    question: Question,
+    progress: Callable[[Progress], None] | None = None,
+    *,
+    remedies: bool = True,
+) -> Plan | NoPlan:
     """The fastest plan that fits, with its proof; or why there is none.
 
     Args:
         question: what is asked.
         progress: called between batches of the search.
+        remedies: whether to look for the smallest changes that would fit, where nothing does and chips are of one kind.
 
     Raises:
         PlannerError: wrong input, or pins that no layout can satisfy.
     """
-    pools = read_pools(question.cluster, question.folders)
+    pools = _pools(question)
     if pools is None:
-        return planning.plan(question, progress)
+        return planning.plan(question, progress, remedies=remedies)
     from planner.pooled import plan_pools
 
     return plan_pools(question, pools, progress)
@@ -35,7 +43,7 @@ def read(question: Question) -> Understood:
     Raises:
         PlannerError: wrong input.
     """
-    pools = read_pools(question.cluster, question.folders)
+    pools = _pools(question)
     if pools is None:
         return understand(question)
     from planner.pooled import understood
@@ -55,9 +63,31 @@ def price(question: Question, layout: Mapping[str, int | str], *, usual: bool = 
     Raises:
         PlannerError: wrong input, or every rule of the trainer that the layout breaks.
     """
-    pools = read_pools(question.cluster, question.folders)
+    pools = _pools(question)
     if pools is None:
         return planning.price(question, layout, usual=usual)
     from planner.pooled import price_pools
 
     return price_pools(question, pools, layout)
+
+
+def sensitive(question: Question, answer: Plan) -> tuple[Sensitivity, ...]:
+    """The step of a plan with every number of its hardware a fifth lower and higher; largest effect first."""
+    pools = _pools(question)
+    if pools is None:
+        return planning.sensitive(question, answer)
+    from planner.pooled import sensitive as on_pools
+
+    return on_pools(question, pools, answer)
+
+
+def _pools(question: Question) -> Pools | None:
+    """The pools that a question is about, under its what-ifs; None where it is about one kind of chip."""
+    pools = read_pools(question.cluster, question.folders)
+    if pools is None or not question.what_if:
+        return pools
+    from planner.hardware.change_pools import changed_pools
+
+    for text in question.what_if:
+        pools = changed_pools(pools, text)
+    return pools

@@ -16,7 +16,8 @@ from planner.errors import Fault, PlannerError, listed
 from planner.frontends.catalog import entries
 from planner.frontends.cluster_file import read_chip, read_cluster
 from planner.hardware.cluster import Cluster
-from planner.plan.layout import DIVISION, plain
+from planner.plan.figures import Sensitivity
+from planner.plan.layout import DIVISION, layout_of, plain
 from planner.plan.schema import NoPlan, Plan
 from planner.question import Question, Understood, understand
 from planner.search.answer import Header, assembled, build_plan
@@ -28,6 +29,7 @@ from planner.search.operator_faults import unsatisfied
 from planner.search.pin_prices import Without, pin_prices
 from planner.search.pins import Pins
 from planner.search.semi_automatic import plan_operators
+from planner.search.sensitivity import sensitivities
 from planner.search.space import build_space, degree_rows
 from planner.search.stages.winners import best_cuts
 from planner.stated import by_trainer, fastest, filled, of_operators, read_layout, usual_row
@@ -266,3 +268,10 @@ def _larger(task: Task) -> Iterator[Cluster]:
         more = other.memory_bytes > chip.memory_bytes and precision in other.peak
         if other.vendor == chip.vendor and more:
             yield read_cluster(f"{other.name}:{task.cluster.num_chips}")
+
+
+def sensitive(question: Question, answer: Plan) -> tuple[Sensitivity, ...]:
+    """The step of a plan with every number of its hardware a fifth lower and higher."""
+    known = understand(question)
+    stated = read_layout(known, layout_of(answer.degrees, answer.pins))
+    return sensitivities(stated.task, stated.priced(stated.task, stated.row), known.pins)

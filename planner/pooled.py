@@ -5,21 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 
-from planner.cost.prices import with_cut
+from planner.cost.prices import Prices, prices, with_cut
 from planner.errors import PlannerError
+from planner.hardware.change import hardware_numbers
+from planner.hardware.change_pools import link_numbers
 from planner.hardware.limit import memory_limit
 from planner.hardware.pools import Pools
-from planner.plan.layout import SEATS, plain
+from planner.plan.figures import Sensitivity
+from planner.plan.layout import SEATS, layout_of, plain
 from planner.plan.schema import Assumption, NoPlan, Plan
 from planner.planning import drawn, header_of, made_by
 from planner.question import Question, Understood, assumed_hardware, fingerprint, understand
 from planner.search.engine import Progress
 from planner.search.miss import build_miss
-from planner.search.pins import from_layout
+from planner.search.pins import Pins, from_layout
 from planner.search.pools.answer import build_plan, pool_facts, price_placed
 from planner.search.pools.place import Site, placed, spread
+from planner.search.pools.sensitivity import pool_sensitivities
 from planner.search.pools.stated import seats_of, stated_row
 from planner.search.pools.uses import Way, ways
+from planner.search.sensitivity import sensitivities
 from planner.search.stages.stated import stated_cut
 from planner.trainers.registry import faults
 
@@ -33,14 +38,16 @@ def plan_pools(
         PlannerError: wrong input, or something that pools of different chips do not take (C06).
     """
     known, site = understood(question, pools)
+    own = _stated(known, site, question.warm_start)[0] if question.warm_start else None
     found = ways(
         site, known.pins, top=question.top, time_limit=question.time_limit, progress=progress
     )
     best = found[0]
     if best.steps:
-        plan = build_plan(site, pools, found, header_of(known, known.pins))
+        plan = build_plan(site, pools, found, header_of(known, known.pins), own)
         pins = known.pins if best.outcome else None
-        return drawn(plan, question, best.rows[0], best.outcome, pins)
+        plan = drawn(plan, question, best.rows[0], best.outcome, pins)
+        return _with_sensitivities(plan, site, pools, best.rows[0])
     return _miss(known, site, pools, found)
 
 
@@ -57,6 +64,25 @@ def price_pools(question: Question, pools: Pools, layout: Mapping[str, int | str
         PlannerError: wrong input, or every rule of the trainer that the layout breaks.
     """
     known, site = understood(question, pools)
+    priced, pinned = _stated(known, site, layout)
+    header = replace(
+        header_of(known, pinned), asked=known.asked.model_copy(update={"layout": dict(layout)})
+    )
+    plan = drawn(price_placed(site, pools, priced, header), question, priced)
+    return _with_sensitivities(plan, site, pools, priced)
+
+
+def sensitive(question: Question, pools: Pools, answer: Plan) -> tuple[Sensitivity, ...]:
+    """The step of a plan on pools with every number of their hardware a fifth lower and higher."""
+    known, site = understood(question, pools)
+    priced, _ = _stated(known, site, layout_of(answer.degrees, answer.pins))
+    if priced.mix is None:
+        return sensitivities(priced.task, priced, known.pins)
+    return _on_pools(site, pools, priced)
+
+
+def _stated(known: Understood, site: Site, layout: Mapping[str, int | str]) -> tuple[Prices, Pins]:
+    """A stated layout on pools, priced: stages all on one pool as on that pool alone."""
     words = {plain(key): value for key, value in layout.items()}
     seats = seats_of(str(words.pop(SEATS)), site) if SEATS in words else None
     pinned = from_layout(words, known.task.trainer)
@@ -64,13 +90,27 @@ def price_pools(question: Question, pools: Pools, layout: Mapping[str, int | str
     wrong = tuple(dict.fromkeys(fault for task in tasks for fault in faults(task, row)))
     if wrong:
         raise PlannerError(*wrong)
-    priced = spread(site, row) if seats is None else placed(site, row, seats)
+    if seats is None:
+        priced = spread(site, row)
+    elif len(seats.pools) == 1:
+        priced = prices(site.tasks[seats.pools[0]], row)
+    else:
+        priced = placed(site, row, seats)
     cut = stated_cut(words, row, tasks[0])
-    priced = priced if cut is None else with_cut(priced, cut)
-    header = replace(
-        header_of(known, pinned), asked=known.asked.model_copy(update={"layout": dict(layout)})
-    )
-    return drawn(price_placed(site, pools, priced, header), question, priced)
+    return (priced if cut is None else with_cut(priced, cut)), pinned
+
+
+def _with_sensitivities(plan: Plan, site: Site, pools: Pools, priced: Prices) -> Plan:
+    """The plan, to whose figures those of what each number of several pools is worth are added."""
+    if plan.figures is None or priced.mix is None:
+        return plan
+    figures = plan.figures.model_copy(update={"sensitivities": _on_pools(site, pools, priced)})
+    return plan.model_copy(update={"figures": figures})
+
+
+def _on_pools(site: Site, pools: Pools, priced: Prices) -> tuple[Sensitivity, ...]:
+    numbers = tuple(hardware_numbers(task.cluster) for task in site.tasks)
+    return pool_sensitivities(site, priced, numbers, link_numbers(pools))
 
 
 def understood(question: Question, pools: Pools) -> tuple[Understood, Site]:
@@ -82,7 +122,7 @@ def understood(question: Question, pools: Pools) -> tuple[Understood, Site]:
     _check(question)
     weakest = next((p for p in pools.pools if "bf16" not in p.chip.peak), pools.pools[0])
     stand_in = replace(weakest, num_chips=pools.num_chips, assumed=())
-    known = understand(replace(question, memory_limit=None), stand_in)
+    known = understand(replace(question, memory_limit=None, what_if=()), stand_in)
     if known.pins.operators:
         raise _not_taken("--pin on operators is")
     tasks = []
@@ -115,14 +155,8 @@ def _assumed(question: Question, pools: Pools, known: Understood) -> list[Assump
 
 
 def _check(question: Question) -> None:
-    taken = {
-        "--objective cost-per-token": question.objective != "step-time",
-        "--what-if": bool(question.what_if),
-        "--warm-start": bool(question.warm_start),
-    }
-    for option, given in taken.items():
-        if given:
-            raise _not_taken(f"{option} is")
+    if question.objective != "step-time":
+        raise _not_taken(f"--objective {question.objective} is")
 
 
 def _not_taken(what: str) -> PlannerError:

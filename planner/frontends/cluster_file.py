@@ -96,7 +96,7 @@ def one_kind(spec: str) -> PlannerError:
     return PlannerError.of(
         "C06",
         f"--cluster {spec} has pools of different chips, and this needs one kind of chip.",
-        "plan, price and evaluate take pools; here, ask about one pool at a time.",
+        "plan, price, compare and evaluate take pools; here, ask about one pool at a time.",
     )
 
 

@@ -20,8 +20,7 @@ from planner.frontends.fields import checked
 from planner.frontends.hardware_files import PoolsFile, level_from, link_faults
 from planner.frontends.yaml_source import YamlSource
 from planner.hardware.cluster import Cluster
-from planner.hardware.pools import Pools, slowest_link
-from planner.units import GB
+from planner.hardware.pools import Pools, joined
 
 
 def read_pools(spec: str, folders: Sequence[Path] = ()) -> Pools | None:
@@ -60,7 +59,7 @@ def _joined(spec: str, parts: Sequence[str], folders: Sequence[Path]) -> Pools:
             faults += error.faults
     if faults:
         raise PlannerError(*faults)
-    return _pools(spec, _named(pools))
+    return joined(spec, _named(pools))
 
 
 def _of_file(source: YamlSource, folders: Sequence[Path]) -> Pools:
@@ -79,7 +78,7 @@ def _of_file(source: YamlSource, folders: Sequence[Path]) -> Pools:
             ]
     if faults:
         raise PlannerError(*faults)
-    found = _pools(file.name, _named(pools))
+    found = joined(file.name, _named(pools))
     if file.link is None:
         return replace(found, assumed=(*file.assumed, *found.assumed))
     link = replace(level_from(file.link), size=None)
@@ -93,13 +92,6 @@ def _pool(source: YamlSource, raw: object, folders: Sequence[Path]) -> Cluster:
         what = "a pool must be text such as h100-sxm:64, or a mapping as in a cluster's file."
         raise PlannerError.of("U02", what)
     return cluster_of(source, folders)[0]
-
-
-def _pools(name: str, pools: tuple[Cluster, ...]) -> Pools:
-    link = slowest_link(pools)
-    rate = link.bandwidth / link.oversubscription / GB * 8
-    told = f"{rate:g} Gb/s a chip between pools (the slower of their networks)"
-    return Pools(name=name, pools=pools, link=link, assumed=(told,))
 
 
 def _named(pools: Sequence[Cluster]) -> tuple[Cluster, ...]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from planner.hardware.chip import Chip
 from planner.hardware.cluster import Cluster, Level
+from planner.units import GB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +27,18 @@ class Pools:
     def num_chips(self) -> int:
         """Chips of all pools."""
         return sum(pool.num_chips for pool in self.pools)
+
+
+def joined(name: str, pools: tuple[Cluster, ...]) -> Pools:
+    """Pools between which nobody states a network: it is the slower of theirs."""
+    link = slowest_link(pools)
+    return Pools(name=name, pools=pools, link=link, assumed=(told(link),))
+
+
+def told(link: Level) -> str:
+    """What is assumed of the network between pools."""
+    rate = link.bandwidth / link.oversubscription / GB * 8
+    return f"{rate:g} Gb/s a chip between pools (the slower of their networks)"
 
 
 def blended(chips: Sequence[tuple[Chip, int]]) -> Chip:

@@ -77,3 +77,13 @@ class Use(Part):
     """Seconds of its fastest step; None where nothing fits, or where it is known to be slower than the plan."""
     note: str = ""
     """Why there is no step, or what the step rests on."""
+
+
+def kind_of(cluster: str) -> str:
+    """A cluster's name without its number of chips; pools are named whole.
+
+    >>> kind_of("h100-sxm:32x8"), kind_of("my.yaml"), kind_of("h100-sxm:8 + t4:4")
+    ('h100-sxm', 'my.yaml', 'h100-sxm:8 + t4:4')
+    """
+    name, colon, size = cluster.rpartition(":")
+    return name if colon and size[:1].isdigit() and "+" not in cluster else cluster

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from planner.plan.cluster import kind_of
 from planner.plan.figures import Sensitivity
 from planner.plan.part import Part
 from planner.plan.schema import Degrees, ModelFacts, RecipeFacts
@@ -45,6 +46,7 @@ class Compared(Part):
     cluster: str
     """As it was asked for."""
     chips: int
+    """0 where it was not understood."""
     trainer: str
     what_if: str = ""
     """What is changed of the cluster's numbers, as it was asked for."""
@@ -69,6 +71,11 @@ class Compared(Part):
     gap: float = 0.0
     """How much faster a plan could still be, as a share; 0 where the plan is proven best."""
     sensitivities: tuple[Sensitivity, ...] = ()
+
+    @property
+    def kind(self) -> str:
+        """The cluster without its number of chips; pools are named whole."""
+        return kind_of(self.cluster)
 
 
 class Crossover(Part):

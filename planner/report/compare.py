@@ -25,7 +25,7 @@ def render_comparison(found: Comparison, width: int) -> list[Line]:
         for index, row in enumerate(found.rows)
     ]
     lines += table(comparison_columns(found), width, styles)
-    notes = [f"{label(row)}, {_chips(row)}: {row.note}" for row in found.rows if row.note]
+    notes = [f"{label(row)}{_chips(row)}: {row.note}" for row in found.rows if row.note]
     if notes:
         lines += [
             BLANK,
@@ -55,11 +55,11 @@ def _title(found: Comparison) -> str:
 
 def label(row: Compared) -> str:
     """A row's cluster and what is changed of it."""
-    return f"{_name(row)}, {row.what_if}" if row.what_if else _name(row)
+    return f"{row.kind}, {row.what_if}" if row.what_if else row.kind
 
 
 def _chips(row: Compared) -> str:
-    return f"{row.chips:,} chip{'s' * (row.chips > 1)}"
+    return f", {row.chips:,} chip{'s' * (row.chips > 1)}" if row.chips else ""
 
 
 def _cluster(row: Compared) -> str:
@@ -74,7 +74,7 @@ def comparison_columns(found: Comparison) -> list[Column]:
     trainer = Column(heading="trainer", cells=[row.trainer for row in rows], left=True)
     return [
         Column(heading="cluster", cells=[_cluster(row) for row in rows], left=True),
-        Column(heading="chips", cells=[f"{row.chips:,}" for row in rows]),
+        Column(heading="chips", cells=[f"{row.chips:,}" if row.chips else NOTHING for row in rows]),
         *([trainer] if several else []),
         Column(heading="step", cells=[_step(row, index == found.fastest) for index, row in enumerate(rows)]),
         Column(heading="tokens/s", cells=[_count(row.tokens_per_second) for row in rows], drop=5),
@@ -144,14 +144,9 @@ def _prices(found: Comparison) -> list[str]:
     """What a chip-hour costs on each cluster, and how to state another price."""
     rows = [row for row in found.rows if row.price is not None and not row.what_if]
     said = [
-        f"{name} {dollars(price)}"
-        for name, price in {_name(r): r.price or 0.0 for r in rows}.items()
+        f"{name} {dollars(price)}" for name, price in {r.kind: r.price or 0.0 for r in rows}.items()
     ]
     return [*said, "others: --price NAME=DOLLARS"]
-
-
-def _name(row: Compared) -> str:
-    return row.cluster.rpartition(":")[0] or row.cluster
 
 
 def crossover_words(turn: Crossover) -> str:
@@ -190,7 +185,7 @@ def _effect(step: float | None, now: float | None) -> str:
     if step is None or now is None:
         return "nothing fits"
     change = 100 * (step / now - 1)
-    return "same" if abs(change) < 0.05 else f"{change:+.1f} %"
+    return "same" if abs(change) < 0.05 else f"{change:+.1f} %".replace("-", "−")
 
 
 def comparison_markdown(found: Comparison) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from planner.cost.prices import Prices
+from planner.plan.degrees import Degrees
 from planner.plan.schema import Alternative, Term
 from planner.search.breakdown import Breakdown, breakdown, degrees_of
 from planner.search.engine import SAME, Outcome
@@ -35,30 +36,52 @@ def alternatives(
     ]
     if own is None or any(row.own for row in found):
         return tuple(found)
-    b = breakdown(own, 0)
-    memory = float(b.memory.total[0].max())
+    return (*found, _below(breakdown(own, 0), winner, most))
+
+
+def _below(b: Breakdown, winner: Breakdown, most: float) -> Alternative:
+    """The user's own layout where it is not one of the best, which may not fit."""
+    task = b.prices.at(b.fullest).task
+    memory = float(b.memory.total[0, b.fullest])
     last = _row(b, winner, rank=0, memory=memory, most=most, own=True)
-    if memory > room(task):
-        short = f"does not fit: {show_bytes(memory)} of {show_bytes(task.memory_limit)}"
-        last = last.model_copy(update={"fits": False, "within_noise": False, "reason": short})
-    return (*found, last)
+    if memory <= room(task):
+        return last
+    short = f"does not fit: {show_bytes(memory)} of {show_bytes(task.memory_limit)}"
+    return last.model_copy(update={"fits": False, "within_noise": False, "reason": short})
 
 
-def rows_of(found: Sequence[Prices]) -> tuple[Alternative, ...]:
-    """Layouts as rows of an answer, best first, without one of the user's own."""
+def rows_of(found: Sequence[Prices], own: Prices | None = None) -> tuple[Alternative, ...]:
+    """Layouts on pools as rows of an answer, best first, and the user's own as :func:`alternatives` has it."""
     each = [breakdown(row, 0) for row in found]
     most = each[0].step * (1 + noise(each[0].prices.task))
-    return tuple(
+    mine = None if own is None else seated(own)
+    rows = [
         _row(
             b,
             each[0],
             rank=index + 1,
             memory=float(b.memory.total[0, b.fullest]),
             most=most,
-            own=False,
+            own=seated(found[index]) == mine,
         )
         for index, b in enumerate(each)
+    ]
+    places = list(found)
+    if own is not None and not any(row.own for row in rows):
+        rows.append(_below(breakdown(own, 0), each[0], most))
+        places.append(own)
+    return tuple(
+        row.model_copy(update={"degrees": seated(place)})
+        for row, place in zip(rows, places, strict=True)
     )
+
+
+def seated(p: Prices) -> Degrees:
+    """A layout on pools, with the pool of every stage where one trains alone."""
+    degrees = degrees_of(p)
+    if p.mix is not None:
+        return degrees
+    return degrees.model_copy(update={"pools": (p.task.cluster.name,) * degrees.pp})
 
 
 def _key(p: Prices, row: int) -> tuple[int, ...]:

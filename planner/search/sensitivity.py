@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from planner.cost.prices import Prices, prices, with_cut
@@ -51,13 +51,17 @@ def sensitivities(task: Task, plan: Prices, pins: Pins | None) -> tuple[Sensitiv
                 name="chip.memory", label=label, share=SHARE, low=low, high=high, searched=True
             )
         )
-    step = float(exact(plan).step[0])
-    return tuple(sorted(found, key=lambda s: -_effect(s, step)))
+    return largest_first(found, float(exact(plan).step[0]))
 
 
-def _effect(sensitivity: Sensitivity, step: float) -> float:
-    values = (sensitivity.low, sensitivity.high)
-    return max(float("inf") if value is None else abs(value - step) for value in values)
+def largest_first(found: Iterable[Sensitivity], step: float) -> tuple[Sensitivity, ...]:
+    """Sorted by the largest change of the step; what leaves nothing that fits comes first."""
+
+    def effect(sensitivity: Sensitivity) -> float:
+        values = (sensitivity.low, sensitivity.high)
+        return max(float("inf") if value is None else abs(value - step) for value in values)
+
+    return tuple(sorted(found, key=lambda s: -effect(s)))
 
 
 def _priced(task: Task, plan: Prices, number: HardwareNumber) -> Sensitivity:

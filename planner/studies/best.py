@@ -2,48 +2,58 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import singledispatch
 
 from planner.plan.findings import Compared, Comparison, Largest, Sizing
 from planner.question import Question
+from planner.studies.specs import stated_prices
 
 
 @singledispatch
 def best_question(
-    found: Comparison | Sizing | Largest, question: Question, *, priced: bool = False
+    found: Comparison | Sizing | Largest,
+    question: Question,
+    *,
+    dollars: Mapping[str, float] | None = None,
 ) -> Question | None:
     """What the best row answered, with the figures of a report; None where there is none.
 
     Args:
         found: clusters compared, whose fastest is the best; or sizes.
         question: as it was given to the study.
-        priced: whether prices were stated; the row's is stated again then.
+        dollars: prices that were stated to the study.
     """
     raise TypeError(type(found).__name__)
 
 
 @best_question.register
-def _(found: Comparison, question: Question, *, priced: bool = False) -> Question | None:
+def _(
+    found: Comparison, question: Question, *, dollars: Mapping[str, float] | None = None
+) -> Question | None:
     if found.fastest is None:
         return None
     row = found.rows[found.fastest]
     changes = [part.strip() for part in row.what_if.split(" and ")] if row.what_if else []
-    if priced and row.price is not None:
-        changes.append(f"chip.price={row.price:.12g}")
     asked = _of_row(question, row, found.recipe.global_batch)
+    changes += stated_prices(asked, dollars or {})
     return replace(asked, trainer=row.trainer, what_if=(*question.what_if, *changes))
 
 
 @best_question.register
-def _(found: Sizing, question: Question, *, priced: bool = False) -> Question | None:
+def _(
+    found: Sizing, question: Question, *, dollars: Mapping[str, float] | None = None
+) -> Question | None:
     if found.answer is None:
         return None
     return _of_row(question, found.answer, found.recipe.global_batch)
 
 
 @best_question.register
-def _(found: Largest, question: Question, *, priced: bool = False) -> Question | None:
+def _(
+    found: Largest, question: Question, *, dollars: Mapping[str, float] | None = None
+) -> Question | None:
     if found.value is None:
         return None
     tokens = found.recipe.global_batch * found.recipe.seq

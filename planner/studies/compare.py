@@ -6,19 +6,16 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from planner.asking import plan, read, sensitive
 from planner.errors import Fault, PlannerError, listed, nearest
-from planner.plan.figures import Sensitivity
 from planner.plan.findings import Compared, Comparison
-from planner.plan.layout import layout_of
 from planner.plan.schema import NoPlan, Plan
-from planner.planning import plan
-from planner.question import Question, Understood, understand
+from planner.question import Question, Understood
 from planner.search.answer import model_facts, recipe_facts
-from planner.search.sensitivity import sensitivities
-from planner.stated import read_layout
 from planner.studies.crossover import crossovers
 from planner.studies.parallel import answers
 from planner.studies.ranges import WhatIf, expanded
+from planner.studies.specs import names_of, stated_prices, with_chips
 from planner.units import show_bytes
 
 WAITS = {
@@ -127,46 +124,22 @@ def _points(
                     yield Point(question=changed, chips=count or 0, label=text)
 
 
-def with_chips(cluster: str, count: int) -> str:
-    """A cluster's name with another number of chips.
-
-    >>> with_chips("h100-sxm:32x8", 64), with_chips("my.yaml", 8)
-    ('h100-sxm:64', 'my.yaml:8')
-    """
-    name, colon, size = cluster.rpartition(":")
-    return f"{name if colon and size[:1].isdigit() else cluster}:{count}"
-
-
 def _priced(points: list[Point], dollars: Mapping[str, float]) -> list[Point]:
-    """Points with the prices that were stated for their chip or cluster."""
-    if not dollars:
-        return points
+    """Points with the prices that were stated for their chips, pools or cluster."""
     names: set[str] = set()
     found = []
-    for point in points:
-        mine = _names(point.question)
-        names |= mine
-        price = next((value for name, value in dollars.items() if name.lower() in mine), None)
-        if price is not None:
-            what_if = (*point.question.what_if, f"chip.price={price:.12g}")
-            point = replace(point, question=replace(point.question, what_if=what_if))
-        found.append(point)
+    for point in points if dollars else ():
+        names |= names_of(point.question)
+        more = stated_prices(point.question, dollars)
+        what_if = (*point.question.what_if, *more)
+        found.append(replace(point, question=replace(point.question, what_if=what_if)))
     unknown = [name for name in dollars if name.lower() not in names]
     if unknown:
         close = listed(nearest(unknown[0], names))
         raise PlannerError.of(
             "A04", f"--price: nothing here is called '{unknown[0]}'. Nearest: {close}."
         )
-    return found
-
-
-def _names(question: Question) -> set[str]:
-    spec = question.cluster.rpartition(":")[0] or question.cluster
-    try:
-        cluster = understand(question).task.cluster
-    except PlannerError:
-        return {spec.lower(), question.cluster.lower()}
-    return {spec.lower(), question.cluster.lower(), cluster.name.lower(), cluster.chip.name.lower()}
+    return found or points
 
 
 def _understood(points: Sequence[Point], what_ifs: Sequence[WhatIf]) -> Understood:
@@ -181,7 +154,7 @@ def _understood(points: Sequence[Point], what_ifs: Sequence[WhatIf]) -> Understo
     plain = [point for point in points if not point.label]
     for place, point in enumerate(plain):
         try:
-            found[place] = understand(point.question)
+            found[place] = read(point.question)
         except PlannerError as error:
             faults |= dict.fromkeys(error.faults)
     if not found or any(fault.code in NAMES for fault in faults):
@@ -196,7 +169,7 @@ def _understood(points: Sequence[Point], what_ifs: Sequence[WhatIf]) -> Understo
 def _refused(point: Point) -> tuple[Fault, ...]:
     """What is wrong with a point."""
     try:
-        understand(point.question)
+        read(point.question)
     except PlannerError as error:
         return error.faults
     return ()
@@ -245,22 +218,21 @@ def row_of(point: Point, answer: Plan | NoPlan) -> Compared:
         return Compared.model_validate(
             row | {"memory": answer.memory or None, "note": _why(answer)}
         )
-    watts, rate = answer.cluster.watts, answer.tokens_per_second
-    energy = None if watts is None else watts * answer.degrees.chips_used / rate / 3600.0 * 1e3
+    energy = answer.derivations.get("energy")
     return Compared.model_validate(
         row
         | {
             "degrees": answer.degrees,
             "step": answer.step,
-            "tokens_per_second": rate,
+            "tokens_per_second": answer.tokens_per_second,
             "mfu": answer.mfu,
             "memory": answer.memory,
-            "price": answer.cluster.price,
+            "price": None if answer.cluster.pools else answer.cluster.price,
             "price_per_million_tokens": answer.price_per_million_tokens,
-            "energy_per_million_tokens": energy,
+            "energy_per_million_tokens": None if energy is None else energy.value,
             "bound_by": bound_by(answer),
             "gap": answer.proof.gap,
-            "sensitivities": sensitivity_of(question, answer) if point.sensitive else (),
+            "sensitivities": sensitive(question, answer) if point.sensitive else (),
         }
     )
 
@@ -290,10 +262,3 @@ def bound_by(answer: Plan) -> str:
         return "compute"
     kinds = sorted((w for w in waiting if waiting[w] >= NOTABLE), key=lambda w: -waiting[w])
     return ", then ".join(kinds[:2]) or "compute"
-
-
-def sensitivity_of(question: Question, answer: Plan) -> tuple[Sensitivity, ...]:
-    """The step of a plan with every number of its hardware a fifth lower and higher."""
-    known = understand(question)
-    stated = read_layout(known, layout_of(answer.degrees, answer.pins))
-    return sensitivities(stated.task, stated.priced(stated.task, stated.row), known.pins)

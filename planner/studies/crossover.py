@@ -37,7 +37,7 @@ def prices_that_tie(rows: Sequence[Compared]) -> Iterator[Crossover]:
     """For rows of other chips than the cheapest row's: below which price of theirs their tokens are cheaper."""
     named = zip(row_names(rows), rows, strict=True)
     priced = sorted(
-        (row.price_per_million_tokens, row.price, _kind(row), name)
+        (row.price_per_million_tokens, row.price, row.kind, name)
         for name, row in named
         if row.price and row.price_per_million_tokens and not row.what_if
     )
@@ -54,10 +54,6 @@ def prices_that_tie(rows: Sequence[Compared]) -> Iterator[Crossover]:
             below=name,
             above=priced[0][3],
         )
-
-
-def _kind(row: Compared) -> str:
-    return row.cluster.rpartition(":")[0] or row.cluster
 
 
 def row_names(rows: Sequence[Compared]) -> list[str]:

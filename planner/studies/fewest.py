@@ -7,11 +7,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
 from planner.errors import PlannerError
+from planner.frontends.pools_file import read_pools
 from planner.plan.findings import Compared, Sizing, Target
 from planner.question import Question, understand
 from planner.search.answer import model_facts, recipe_facts
-from planner.studies.compare import Point, compared, with_chips
+from planner.studies.compare import Point, compared
 from planner.studies.parallel import answers
+from planner.studies.specs import with_chips
 from planner.trainers.trainer import Task
 
 MOST_CHIPS = 2**17
@@ -49,6 +51,13 @@ def fewest(
         KeyboardInterrupt: Ctrl-C before the first plan; after it the plans that there are make the answer.
     """
     target = target or Target()
+    if read_pools(question.cluster, question.folders) is not None:
+        raise PlannerError.of(
+            "C06",
+            f"--cluster {question.cluster} has pools: the fewest chips are found of one kind of chip.",
+            "Ask about one pool at a time, give --largest, or compare several sizes: "
+            "shardwright compare … --cluster 'A:8 + B:4' --cluster 'A:16 + B:8'",
+        )
     known = understand(question)
     _check(target, known.task)
     batch = (

@@ -6,9 +6,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Literal
 
+from planner.asking import read
 from planner.errors import PlannerError
 from planner.plan.findings import Compared, Largest, Target
-from planner.question import MOST_SEQ, Question, understand
+from planner.question import MOST_SEQ, Question
 from planner.search.answer import model_facts, recipe_facts
 from planner.studies.compare import Point, compared
 from planner.studies.fewest import missed
@@ -42,7 +43,7 @@ def largest(
         KeyboardInterrupt: Ctrl-C before the first plan; after it the plans that there are make the answer.
     """
     target = target or Target()
-    known = understand(question)
+    known = read(question)
     tokens = known.task.recipe.tokens
     if what == "global-batch" and target.step is None:
         raise PlannerError.of(

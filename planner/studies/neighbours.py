@@ -7,7 +7,8 @@ from dataclasses import replace
 from planner.plan.findings import Comparison
 from planner.plan.schema import Plan
 from planner.question import Question
-from planner.studies.compare import Point, compared, row_of, with_chips
+from planner.studies.compare import Point, compared, row_of
+from planner.studies.specs import scaled
 
 PATIENCE = 5.0
 """Seconds for the search on other chips."""
@@ -24,12 +25,12 @@ def neighbours(question: Question, answer: Plan) -> Comparison:
     asked = replace(question, global_batch=answer.recipe.global_batch, top=1, figures=False,
                     warm_start={}, time_limit=min(PATIENCE, question.time_limit))  # fmt: skip
     rows = []
-    for count in (chips // 2, chips, 2 * chips):
-        name = with_chips(question.cluster, count)
-        point = Point(question=replace(asked, cluster=name), chips=count)
-        if count == chips:
-            rows.append(row_of(point, answer))
-        elif count:
+    for factor in (0.5, 1, 2):
+        name = scaled(question.cluster, chips, factor)
+        point = Point(question=replace(asked, cluster=name), chips=int(factor * chips))
+        if factor == 1:
+            rows.append(row_of(replace(point, question=question), answer))
+        elif name:
             rows.append(compared(point))
     priced = [i for i, row in enumerate(rows) if row.price_per_million_tokens is not None]
     fit = [i for i, row in enumerate(rows) if row.fits]

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from planner.asking import plan, price
+from planner.asking import plan, price, sensitive
 from planner.errors import PlannerError
 from planner.export.targets import export
+from planner.frontends.pools_file import read_pools
+from planner.hardware.change_pools import changed_pools
 from planner.plan.layout import layout_of
 from planner.question import Question
 from planner.report.text import render
-from planner.studies.again import staleness
+from planner.studies.again import reopen, staleness
+from planner.studies.compare import compare
+from planner.studies.neighbours import neighbours
+from planner.studies.size import size
 from tests.pools.sites import asked
 
 FAST = "h100-sxm:4 + t4:4"
@@ -105,13 +112,113 @@ def test_layouts_that_cannot_be(alone, layout, code):
 
 @pytest.mark.parametrize(
     "more",
-    [{"what_if": ("chip.peak=2x",)}, {"objective": "cost-per-token"}, {"warm_start": {"tp": 2}},
-     {"pins": ("attn.q.heads=tp",)}],
-)  # fmt: skip
+    [{"objective": "cost-per-token"}, {"pins": ("attn.q.heads=tp",)}],
+)
 def test_what_pools_do_not_take_is_refused(more):
     with pytest.raises(PlannerError) as caught:
         plan(asked(FAST, **more))
     assert [fault.code for fault in caught.value.faults] == ["C06"]
+
+
+def test_rows_of_a_pool_alone_are_explained_as_they_were_found(alone):
+    question, found = alone
+    again = reopen(found)
+    assert len(found.alternatives) > 1
+    for row in found.alternatives:
+        assert again.row(row).step == pytest.approx(row.step, rel=1e-9)
+    assert question.what_if == ()
+
+
+def test_what_ifs_change_one_pool_all_of_them_or_the_network_between(staged):
+    question, found = staged
+    layout = layout_of(found.degrees, found.pins)
+
+    def step(*what_if):
+        return price(replace(question, what_if=what_if), layout)
+
+    first = found.degrees.pools[0]
+    faster = step(f"{first}.peak=2x")
+    assert faster.step < found.step
+    assert f"{first}: what if: peak FLOP/s of a chip × 2" in {a.text for a in faster.assumptions}
+    every = step("chip.peak=2x")
+    assert every.step < faster.step
+    slow = step("link.bandwidth=0.01x")
+    assert slow.step > found.step
+    assert slow.cluster.link.bandwidth == pytest.approx(0.01 * found.cluster.link.bandwidth)
+    assert staleness(faster) == ""
+    with pytest.raises(PlannerError) as caught:
+        step("t4.peak=2x")
+    assert "POOL.NUMBER" in caught.value.faults[0].fix[-1]
+
+
+def test_the_network_between_pools_follows_theirs_unless_it_is_stated():
+    pools = read_pools("a100-sxm-80gb:16 + h100-sxm:16")
+    half = changed_pools(pools, "network.bandwidth=0.5x")
+    assert half.link.bandwidth == pytest.approx(0.5 * pools.link.bandwidth)
+    assert half.assumed == ("100 Gb/s a chip between pools (the slower of their networks)",)
+    stated = changed_pools(changed_pools(pools, "link.bandwidth=0.5x"), "network.bandwidth=2x")
+    assert stated.link.bandwidth == pytest.approx(half.link.bandwidth)
+
+
+def test_the_own_layout_is_a_row_on_pools(staged, alone):
+    for question, found in (staged, alone):
+        mine = {"tp": 1, "mbs": 1, "pp": 2}
+        other = plan(replace(question, warm_start=mine))
+        assert [row for row in other.alternatives if row.own]
+        assert other.step == pytest.approx(found.step)
+        same = plan(replace(question, warm_start=layout_of(found.degrees, found.pins)))
+        assert same.alternatives[0].own
+    own = next(row for row in other.alternatives if row.own)
+    assert own.step == pytest.approx(price(question, mine).step)
+
+
+def test_every_number_of_pools_has_a_sensitivity(staged):
+    question, found = staged
+    told = {each.name: each for each in sensitive(question, found)}
+    first = found.degrees.pools[0]
+    peak = told[f"{first}.chip.peak"]
+    assert peak.high < found.step < peak.low
+    layout = layout_of(found.degrees, found.pins)
+    for name, each in list(told.items())[:3]:
+        again = price(replace(question, what_if=(f"{name}=0.8x",)), layout)
+        assert again.step == pytest.approx(each.low)
+    assert "link.bandwidth" in told
+    drawn = price(replace(question, figures=True), layout)
+    assert {each.name for each in drawn.figures.sensitivities} == set(told)
+
+
+def test_pools_stand_among_clusters_and_prices_go_to_each(staged):
+    question, found = staged
+    spec = question.cluster
+    rows = compare(
+        question,
+        clusters=(spec, "h100-sxm:1x4"),
+        what_if=("link.latency=2x",),
+        dollars={"h100-sxm": 1.0, "a100-sxm-80gb": 1.0},
+    ).rows
+    assert [row.fits for row in rows] == [True, True, True, False]
+    assert rows[0].step == pytest.approx(found.step)
+    assert rows[0].kind == spec
+    dollars = 8 / 3600 * found.step / found.recipe.global_batch / found.recipe.seq * 1e6
+    assert rows[0].price_per_million_tokens == pytest.approx(dollars)
+    assert "no number 'link.latency'" in rows[3].note
+    with pytest.raises(PlannerError) as caught:
+        compare(question, chips=(8,))
+    assert "of which pool" in caught.value.faults[0].what
+
+
+def test_sizes_of_pools(alone):
+    question, _ = alone
+    with pytest.raises(PlannerError) as caught:
+        size(question)
+    assert caught.value.faults[0].code == "C06"
+    found = size(question, largest="global-batch", step=1.0)
+    assert found.value
+    assert found.answer.step <= 1.0
+    beside = neighbours(question, plan(question))
+    assert [row.cluster for row in beside.rows] == [
+        "h100-sxm:2 + t4:2", "h100-sxm:4 + t4:4", "h100-sxm:8 + t4:8",
+    ]  # fmt: skip
 
 
 def test_a_precision_that_one_pool_lacks_is_refused():

@@ -152,7 +152,7 @@ def test_what_does_not_fit_says_what_it_needs() -> None:
 
 def test_the_fastest_row_can_be_asked_for_again() -> None:
     found = compare(QUESTION, what_if=["chip.peak=2x"], dollars={"h100-sxm": 2.0})
-    again = best_question(found, QUESTION, priced=True)
+    again = best_question(found, QUESTION, dollars={"h100-sxm": 2.0})
     assert again is not None
     assert again.figures
     answer = plan(replace(again, figures=False))

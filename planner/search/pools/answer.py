@@ -11,8 +11,8 @@ from planner.errors import listed
 from planner.hardware.cluster import Level
 from planner.hardware.pools import Pools, blended
 from planner.plan.cluster import ClusterFacts, LevelFacts, PoolFacts, Use
-from planner.plan.schema import Alternative, Plan, Proof
-from planner.search.alternatives import rows_of
+from planner.plan.schema import Plan, Proof
+from planner.search.alternatives import rows_of, seated
 from planner.search.answer import Header, assembled, level_facts, removed_facts
 from planner.search.breakdown import breakdown
 from planner.search.pools.place import Site
@@ -24,7 +24,9 @@ PROVEN = 1e-3
 """Share by which a cut that nobody looked at may be faster; as of the stages of any plan."""
 
 
-def build_plan(site: Site, pools: Pools, found: Sequence[Way], header: Header) -> Plan:
+def build_plan(
+    site: Site, pools: Pools, found: Sequence[Way], header: Header, own: Prices | None = None
+) -> Plan:
     """The plan of the fastest way; there is one that fits.
 
     Args:
@@ -32,6 +34,7 @@ def build_plan(site: Site, pools: Pools, found: Sequence[Way], header: Header) -
         pools: as the user named them.
         found: all ways, fastest first.
         header: what the plan carries besides.
+        own: the user's own layout, which stands among the rows.
     """
     best = found[0]
     task, priced = _fullest(site, best)
@@ -40,7 +43,7 @@ def build_plan(site: Site, pools: Pools, found: Sequence[Way], header: Header) -
         task,
         priced,
         header,
-        alternatives=rows_of(best.rows),
+        alternatives=rows_of(best.rows, own),
         removed=removed,
         proof=_proof(found),
     )
@@ -66,10 +69,6 @@ def on_pools(
         task = priced.task
         told = {"chip": task.cluster.chip.name, "memory_limit": task.memory_limit}
         stages = tuple(stage.model_copy(update=told) for stage in stages)
-        names = (task.cluster.name,) * len(stages)
-        degrees = plan.degrees.model_copy(update={"pools": names})
-    else:
-        degrees = plan.degrees
     facts = pool_facts(site, pools, used)
     idle = [
         f"{pool.num_chips - pool.chips_used} of {pool.num_chips} chips of {pool.name}"
@@ -88,20 +87,11 @@ def on_pools(
         update={
             "cluster": facts,
             "stages": stages,
-            "degrees": degrees,
+            "degrees": seated(priced),
             "uses": tuple(map(_use, ways)),
-            "alternatives": tuple(_seated(row, degrees.pools) for row in plan.alternatives),
             "warnings": tuple(text for text in warnings if " idle: " not in text),
         }
     )
-
-
-def _seated(row: Alternative, pools: tuple[str, ...]) -> Alternative:
-    """A row beside a plan on one pool, which names no pool of its own: its stages stand there too."""
-    if row.degrees.pools or not pools:
-        return row
-    seats = (pools[0],) * row.degrees.pp
-    return row.model_copy(update={"degrees": row.degrees.model_copy(update={"pools": seats})})
 
 
 def _why_idle(plan: Plan, ways: Sequence[Way]) -> str:
