@@ -138,7 +138,7 @@ def row_notes(rows: Sequence[Alternative]) -> list[str]:
     if any(row.degrees.vpp > 1 or row.degrees.layers for row in rows):
         words = "pp×v: stages × virtual stages"
         if any(row.degrees.layers for row in rows):
-            words += f"; {UNEVEN} of unequal numbers of layers, which explain PLAN '#2' tells"
+            words += f"; {UNEVEN} of unequal numbers of layers (explain PLAN '#2' tells them)"
         found.append(words)
     if any(not row.rank for row in rows):
         found.append("yours: not one of the best; others lie between it and the row above")

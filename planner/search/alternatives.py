@@ -135,4 +135,6 @@ def _reason(b: Breakdown, winner: Breakdown, difference: tuple[Term, ...]) -> st
     now = before + worst.value
     if before < 0.05 * now:
         return f"{worst.label} {show_seconds(now)}"
+    if show_seconds(now) == show_seconds(before):
+        return f"{worst.label} {show_seconds(worst.value)} more"
     return f"{worst.label} {show_seconds(now)}, not {show_seconds(before)}"

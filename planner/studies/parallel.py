@@ -72,7 +72,7 @@ def _spread(
     ask: Callable[[Asked], Answer], questions: Sequence[Asked], jobs: int | None, name: str
 ) -> Iterator[Answer]:
     joblib = _library("joblib", "parallel")
-    form = "generator" if name == "local" else "list"
+    form = "list" if name == "ray" else "generator"
     workers = joblib.Parallel(n_jobs=jobs or -1, return_as=form, batch_size=1)
     yield from workers(joblib.delayed(ask)(question) for question in questions)
 
@@ -86,7 +86,8 @@ def _workers(name: str, address: str) -> Iterator[None]:
     elif name == "dask":
         distributed = _library("distributed", "dask")
         with _reached(f"dask={address}"):
-            client = distributed.Client(address or None, timeout=PATIENCE)
+            here = {"address": address} if address else {"dashboard_address": ":0"}
+            client = distributed.Client(timeout=PATIENCE, **here)
         with client, joblib.parallel_config("dask"):
             yield
     else:

@@ -1,4 +1,7 @@
-"""Commands on the pages of the documentation run, and say what the pages show of them."""
+"""Commands on the pages of the documentation run, and say what the pages show of them.
+
+``DOCS=write python -m pytest tests/docs`` writes what they say now.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +13,16 @@ import pytest
 
 from cli.main import main
 from cli.program import app
+from tests.docs.renewal import WRITE, renewed_page
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted((ROOT / "docs" / "commands").glob("*.md"))
 BLOCK = re.compile(r"```console\n(.*?)```", re.DOTALL)
 FILE = re.compile(r"```\w+ (\S+)\n(.*?)```", re.DOTALL)
 """A block with a file's name behind its language: the commands of the page find that file."""
+
+LEFT = "schema"
+"""Its page leaves lines out of the middle of JSON, where no words tell places apart."""
 
 
 def commands(page: Path) -> list[tuple[str, list[str]]]:
@@ -35,18 +42,37 @@ def test_the_commands_of_a_page(
 ) -> None:
     """Numbers change with the cost model; words without numbers are there as they are shown."""
     monkeypatch.chdir(tmp_path)
-    for name, text in FILE.findall(page.read_text(encoding="utf-8")):
+    whole = page.read_text(encoding="utf-8")
+    for name, text in FILE.findall(whole):
         Path(name).write_text(text, encoding="utf-8")
     asked = commands(page)
     assert asked
+    outputs: list[str] = []
     for line, shown in asked:
         code = main(shlex.split(line))
         out = capsys.readouterr().out
+        outputs.append(out)
         assert code == (3 if any("Does not fit" in text for text in shown) else 0), line
         said = set(re.findall(r"[A-Za-z]{4,}", out))
         for text in shown:
             if not re.search(r"\d|…", text):
-                assert set(re.findall(r"[A-Za-z]{4,}", text)) <= said, (line, text)
+                assert WRITE or set(re.findall(r"[A-Za-z]{4,}", text)) <= said, (line, text)
+    if WRITE and page.stem != LEFT:
+        page.write_text(renewed_page(whole, BLOCK, outputs), encoding="utf-8")
+
+
+def test_a_page_is_renewed_and_what_it_leaves_out_stays_out() -> None:
+    page = (
+        "```console\n$ a b\n  Fits. 3 s\n  made by …\n  …\n  Memory 3\n$ c\n  Fits. …\n```\ntext\n"
+    )
+    new = renewed_page(
+        page,
+        BLOCK,
+        ["\n  Fits. 4 s\n  made by me\n  more\n  Memory 4\n  end\n", "  Fits. 1\n  2\n"],
+    )
+    assert new == (
+        "```console\n$ a b\n  Fits. 4 s\n  made by …\n  …\n  Memory 4\n  end\n$ c\n  Fits. …\n```\ntext\n"
+    )
 
 
 def test_every_command_has_a_page() -> None:
