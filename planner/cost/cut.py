@@ -42,6 +42,11 @@ class Cut:
         """Whether layers differ in what they recompute."""
         return bool((self.modes != self.modes[0]).any())
 
+    @property
+    def base(self) -> int:
+        """What embedding and head recompute beside layers cut so: what all layers do, or nothing."""
+        return NONE if self.mixed else int(self.modes[0])
+
 
 def uniform(layers: IntArray, mode: int) -> Cut:
     """A cut whose layers all recompute alike."""

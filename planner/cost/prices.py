@@ -12,7 +12,7 @@ import numpy as np
 
 from planner.candidates import Candidates, distinct
 from planner.cost.bounds import lower_bound
-from planner.cost.cut import NONE, Cut, cut_blocks, narrowed, widened
+from planner.cost.cut import Cut, cut_blocks, narrowed, widened
 from planner.cost.kernels import stream_seconds
 from planner.cost.offload import activation_copies, offloaded
 from planner.cost.partition import block_counts, even_cut, stages_of
@@ -397,5 +397,4 @@ def without_cut(p: Prices) -> Prices:
     """The same candidate with the even cut: its layers under their own mode, where they differ under ``none``."""
     if p.cut is None:
         return p
-    mode = NONE if p.cut.mixed else int(p.cut.modes[0])
-    return replace(p, table=narrowed(p.table, len(p.task.model.blocks), mode), cut=None)
+    return replace(p, table=narrowed(p.table, len(p.task.model.blocks), p.cut.base), cut=None)

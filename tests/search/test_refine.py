@@ -18,7 +18,6 @@ from planner.plan.layout import layout_of
 from planner.planning import plan, price
 from planner.question import Question, understand
 from planner.search.stages.refine import refine
-from planner.search.stages.stated import base_mode
 
 FULL, SELECTIVE = RECOMPUTE.index("full"), RECOMPUTE.index("selective")
 
@@ -57,7 +56,7 @@ def every_cut(layers, pp, mixing):
 def brute_force(p, mixing, limit):
     found = []
     for cut in every_cut(p.task.model.num_layers, 2, mixing):
-        mode = np.array([base_mode(cut)])
+        mode = np.array([cut.base])
         rows = replace(p.rows, recompute=mode)
         found.append(exact(with_cut(replace(p, rows=rows), cut)))
     return min((float(e.step[0]) for e in found if e.memory[0] <= limit), default=np.inf)

@@ -16,7 +16,6 @@ from planner.search.stages.chunked import Chunked
 from planner.search.stages.on_pools import OnPools
 from planner.search.stages.options import Mixing
 from planner.search.stages.single import Single
-from planner.search.stages.stated import base_mode
 from planner.units import Array
 
 
@@ -62,7 +61,7 @@ def refine(
     search = (Chunked if vpp > 1 or pp == 1 else one)(wide, mixing, limit)
     best, least = None, np.inf
     for cut, gap in search.cuts(longest):
-        rows = replace(wide.rows, recompute=np.array([base_mode(cut)]))
+        rows = replace(wide.rows, recompute=np.array([cut.base]))
         found, memory = _exact(with_cut(wide.stated(rows), cut), gap)
         if not (memory <= limit).all():
             continue

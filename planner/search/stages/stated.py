@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from planner.candidates import RECOMPUTE, Candidates
-from planner.cost.cut import NONE, Cut, uniform
+from planner.cost.cut import Cut, uniform
 from planner.errors import Fault, PlannerError
 from planner.plan.layout import DIVISION, plain
 from planner.trainers.trainer import Task, Trainer
@@ -70,11 +70,6 @@ def _check_mixing(cut: Cut, trainer: Trainer) -> None:
         what = f"{trainer.name} has one number of layers that every chunk recomputes as a whole."
         near = "+".join(map(str, np.minimum(cut.layers, count).tolist()))
         raise PlannerError.of("T01", what, f"It can {FULL_LAYERS}={near}.")
-
-
-def base_mode(cut: Cut) -> int:
-    """What embedding and head recompute beside layers cut so: what all layers do, or nothing."""
-    return NONE if cut.mixed else int(cut.modes[0])
 
 
 def label(cut: Cut) -> str:
