@@ -23,7 +23,6 @@ from planner.search.pools.room import makespans as least_makespans
 from planner.search.pools.room import needs
 from planner.search.pools.search import search_pipelines
 from planner.search.pools.space import may_run, orders, seatings, stage_layouts
-from planner.search.stages.stated import base_mode
 from tests.pools.sites import MIXED, asked, site_of
 
 
@@ -55,7 +54,7 @@ def everything(site, pins, mixing):
                 p = placed(site, row, seats)
                 for sizes in cuts(site.tasks[0].model.num_layers, len(seats.of_stage)):
                     for cut in recomputed(sizes, mixing if row.recompute[0] == 0 else ""):
-                        mode = np.array([base_mode(cut)]) if mixing else row.recompute
+                        mode = np.array([cut.base]) if mixing else row.recompute
                         if not mixing:
                             cut = uniform(sizes, int(row.recompute[0]))
                         cutting = with_cut(p, cut).stated(replace(p.rows, recompute=mode))

@@ -25,7 +25,6 @@ from planner.search.stages import levelled
 from planner.search.stages.levelled import floor, solve
 from planner.search.stages.refine import refine
 from planner.search.stages.solver import PROVEN
-from planner.search.stages.stated import base_mode
 
 few = settings(max_examples=25, deadline=None, derandomize=True)
 INTERLEAVED = SCHEDULES.index("interleaved")
@@ -74,7 +73,7 @@ def brute_force(p, layers, vpp, *, mixed):
             else [uniform(sizes, mode)]
         )
         for cut in cuts:
-            rows = replace(p.rows, recompute=np.array([base_mode(cut)]))
+            rows = replace(p.rows, recompute=np.array([cut.base]))
             found = exact(with_cut(replace(p, rows=rows), cut))
             yield float(found.step[0]), float(found.memory[0])
 
