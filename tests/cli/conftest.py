@@ -71,6 +71,8 @@ class Planner:
         self,
         question: Question,
         progress: Callable[[Progress], None] | None = None,
+        *,
+        remedies: bool = True,
     ) -> Any:
         self.question = question
         for state in self.progress:
