@@ -52,6 +52,8 @@ def scaled(cluster: str, num_chips: int, factor: float) -> str:
 
 def stated_prices(question: Question, dollars: Mapping[str, float]) -> tuple[str, ...]:
     """What-ifs that put stated prices in their places: of the chip, or of each pool that is named."""
+    if not dollars:
+        return ()
     given = {name.lower(): value for name, value in dollars.items()}
     return tuple(
         f"{number}={given[name]:.12g}"

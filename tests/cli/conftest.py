@@ -42,6 +42,7 @@ class Question:
     figures: bool = False
     warm_start: dict[str, int | str] = field(default_factory=dict)
     base_batch: int | None = None
+    folders: tuple[Path, ...] = ()
 
     @classmethod
     def again(cls, asked: Asked) -> Question:
