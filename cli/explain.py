@@ -35,7 +35,8 @@ Measured = Annotated[
     typer.Option(
         "--measured",
         metavar="FILE",
-        help="A measured run, as `evaluate` reads it, or a profiler's trace .json[.gz], to stand beside.",
+        help="What was measured, to stand beside: a run as `evaluate` reads it, a profiler's trace .json[.gz], or "
+        "times of operators .csv.",
     ),
 ]
 
@@ -54,7 +55,7 @@ def explain(
     from planner.api import explain as found
     from planner.api import read_plan
     from planner.calibrate.measured import measured_run
-    from planner.plan.tree import Node, beside
+    from planner.plan.tree import Node
     from planner.plan.write import write_json
     from planner.report.markdown import markdown_page
     from planner.report.tree import render_measured
@@ -62,17 +63,17 @@ def explain(
 
     screen = Screen(quiet=quiet, no_color=no_color)
     o.chosen(form, FORMATS, "--format")
-    run = None if measured is None else measured_run(measured)
     answer = read_plan(plan)
+    run = None if measured is None else measured_run(measured, answer)
     why = found(answer, item, name=str(plan))
+    times = {} if run is None else run.times
     if form == "json":
-        screen.write(write_json(_data(why)))
+        screen.write(write_json(_data(why, times)))
     else:
         width = o.WIDEST if form == "markdown" else min(screen.width, o.WIDEST)
-        times = {} if run is None else beside(answer, run.step, run.parts)
         page = _page(answer, why, width, depth, times)
         if run is not None and isinstance(why, Node):
-            page += render_measured(answer, run.step, run.memory, run.parts)
+            page += render_measured(answer, run.step, run.memory, run.parts, run.operators)
         if form == "markdown":
             screen.write(markdown_page(answer, item or "", page))
         else:
@@ -119,10 +120,10 @@ def _page(
     return render_item(plan, why, width)
 
 
-def _data(why: Explanation) -> object:
-    """As plain data: a tree by its nodes, everything else by its fields."""
+def _data(why: Explanation, measured: Mapping[str, float]) -> object:
+    """As plain data: a tree by its nodes, with what was measured of them, everything else by its fields."""
     from pydantic_core import to_jsonable_python
 
     from planner.plan.tree import Node, as_data
 
-    return as_data(why) if isinstance(why, Node) else to_jsonable_python(why)
+    return as_data(why, measured) if isinstance(why, Node) else to_jsonable_python(why)

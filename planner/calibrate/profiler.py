@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import json
 import re
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -29,11 +30,21 @@ KERNELS = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
 STEP = re.compile(r"ProfilerStep#?\d+")
 
 
-def read_trace(path: Path) -> dict[str, float]:
-    """Seconds of a step by what the rank did: ``step``, ``compute``, ``exposed``, ``hidden``, ``idle``.
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """What a profiler wrote of one rank."""
 
-    ``exposed`` is what it sent while it computed nothing, ``hidden`` what it sent meanwhile; compute, exposed and idle
-    sum to the step. ``attention``, ``products`` and ``others`` are the kernels of compute, where two overlap the first.
+    events: list[dict[str, Json]]
+    """All that have a time, in microseconds."""
+    kernels: list[dict[str, Json]]
+    """Those of the accelerator within the steps."""
+    window: tuple[float, float] | None
+    """From the first step's begin to the last one's end, in microseconds; None where no step is marked."""
+    steps: int
+
+
+def load_trace(path: Path) -> Trace:
+    """A trace with its kernels.
 
     Raises:
         PlannerError: the file cannot be read (F01), or holds no kernels (F02).
@@ -41,7 +52,9 @@ def read_trace(path: Path) -> dict[str, float]:
     events = _events(path)
     steps = [_span(event) for event in events if STEP.fullmatch(str(event.get("name", "")))]
     window = _window(steps)
-    kernels = [event for event in events if event.get("cat") in KERNELS and "dur" in event]
+    kernels = [
+        event for event in events if event.get("cat") in KERNELS and _number(event.get("dur"))
+    ]
     inside = [e for e in kernels if window is None or window[0] <= e["ts"] < window[1]]
     if not inside:
         raise PlannerError.of(
@@ -49,6 +62,16 @@ def read_trace(path: Path) -> dict[str, float]:
             f"{path} holds no kernels of an accelerator.",
             "Profile with activities=[CPU, CUDA].",
         )
+    return Trace(events, inside, window, max(1, len({round(start) for start, _ in steps})))
+
+
+def by_activity(trace: Trace) -> dict[str, float]:
+    """Seconds of a step by what the rank did: ``step``, ``compute``, ``exposed``, ``hidden``, ``idle``.
+
+    ``exposed`` is what it sent while it computed nothing, ``hidden`` what it sent meanwhile; compute, exposed and idle
+    sum to the step. ``attention``, ``products`` and ``others`` are the kernels of compute, where two overlap the first.
+    """
+    inside, window = trace.kernels, trace.window
     sends = _merged([_span(e) for e in inside if SENDS.search(str(e["name"]))])
     working = [e for e in inside if not SENDS.search(str(e["name"]))]
     works = _merged([_span(e) for e in working])
@@ -57,7 +80,6 @@ def read_trace(path: Path) -> dict[str, float]:
     one, two = _length(_merged(attention)), _length(_merged([*attention, *products]))
     both = _merged([*map(tuple, sends), *map(tuple, works)])
     whole = (window[1] - window[0]) if window else float(both[-1, 1] - both[0, 0])
-    count = max(1, len({round(start) for start, _ in steps}))
     compute, busy, sent = (_length(spans) for spans in (works, both, sends))
     parts = {
         "step": whole,
@@ -69,7 +91,7 @@ def read_trace(path: Path) -> dict[str, float]:
         "hidden": sent - (busy - compute),
         "idle": whole - busy,
     }
-    return {name: value * US / count for name, value in parts.items()}
+    return {name: value * US / trace.steps for name, value in parts.items()}
 
 
 def is_trace(path: Path) -> bool:

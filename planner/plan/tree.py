@@ -37,6 +37,11 @@ class Node:
     operator: OperatorPlan | None = None
     children: tuple[Node, ...] = ()
 
+    @property
+    def has_time(self) -> bool:
+        """Whether a measured time of its id is its own: parts of an operator have the operator's id."""
+        return self.operator is not None or self.id == "step"
+
     def walk(self) -> Iterator[Node]:
         """The node and everything below it."""
         yield self
@@ -44,16 +49,23 @@ class Node:
             yield from child.walk()
 
 
-def as_data(node: Node) -> dict[str, object]:
-    """The tree as plain data; operators are told by their ids."""
+def as_data(node: Node, measured: Mapping[str, float] | None = None) -> dict[str, object]:
+    """The tree as plain data; operators are told by their ids.
+
+    Args:
+        node: its root.
+        measured: seconds by ids, which stand at the nodes that they belong to.
+    """
+    own = (measured or {}).get(node.id) if node.has_time else None
     return {
         "id": node.id,
         "label": node.label,
         "seconds": node.seconds,
+        **({} if own is None else {"measured": own}),
         "hidden": node.hidden,
         "count": node.count,
         "layers": node.where,
-        "children": [as_data(child) for child in node.children],
+        "children": [as_data(child, measured) for child in node.children],
     }
 
 
@@ -92,23 +104,6 @@ def _of_kind(plan: Plan, kind: str) -> float:
         for op in block.operators
         if op.kind == kind
     )
-
-
-def beside(plan: Plan, step: float | None, parts: Mapping[str, float]) -> dict[str, float]:
-    """Measured seconds by the nodes that they belong to: the step's, and of a trace those of the one attention.
-
-    Args:
-        plan: the prediction.
-        step: measured; None where it was not.
-        parts: of a trace, by activity.
-    """
-    found = {} if step is None else {"step": step}
-    stage = busiest_stage(plan)
-    held = [block for block in plan.blocks if layers_held(plan, stage, block)]
-    cores = [f"{b.name}.{op.name}" for b in held for op in b.operators if op.kind == "attention"]
-    if len(cores) == 1 and parts.get("attention"):
-        found[cores[0]] = parts["attention"]
-    return found
 
 
 def busiest_stage(plan: Plan) -> Stage:

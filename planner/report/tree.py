@@ -54,7 +54,7 @@ def render_tree(
         measured: seconds of nodes by their ids, to stand beside.
     """
     root = plan_tree(plan, stage)
-    shown = list(_lines(_folded(root, plan.step, depth), "", ""))
+    shown = list(_lines(_folded(root, plan.step, depth, measured or {}), "", ""))
     nodes = [line.node for line in shown]
     each = [node.seconds for node in nodes]
     fine = depth > USUAL  # then many are too small for the unit of the step
@@ -89,7 +89,11 @@ ACTIVITIES = {
 
 
 def render_measured(
-    plan: Plan, step: float | None, memory: float | None, parts: Mapping[str, float] | None = None
+    plan: Plan,
+    step: float | None,
+    memory: float | None,
+    parts: Mapping[str, float] | None = None,
+    operators: Mapping[str, float] | None = None,
 ) -> list[Line]:
     """A measured run beside the prediction.
 
@@ -98,7 +102,9 @@ def render_measured(
         step: seconds; None where it was not measured.
         memory: bytes on the fullest chip.
         parts: seconds by activity, where a profiler looked.
+        operators: seconds of a step by the ids of operators, under an empty one those of products that none has.
     """
+    times = _measured_operators(plan, operators) if operators else []
     ours = by_activity(plan)
     rows: list[tuple[str, Callable[[float], str], float, float | None]] = [
         ("step", show_seconds, plan.step, step),
@@ -110,6 +116,8 @@ def render_measured(
         ("fullest chip", show_bytes, plan.memory, memory),
     ]
     found = [(name, show, mine, theirs) for name, show, mine, theirs in rows if theirs is not None]
+    if not found and times:
+        return times
     if not found:
         return [BLANK, *styled(["  The run measured neither its step nor its memory."], "caution")]
     columns = [
@@ -118,29 +126,58 @@ def render_measured(
         Column(heading="measured", cells=[show(theirs) for _, show, _, theirs in found]),
         Column(
             heading="error",
-            cells=[
-                f"{100 * (mine / theirs - 1):+.1f} %" if theirs else ""
-                for _, _, mine, theirs in found
-            ],
+            cells=[_error(mine, theirs) for _, _, mine, theirs in found],
         ),
+    ]
+    return [BLANK, *table(columns, WIDE), *times]
+
+
+def _measured_operators(plan: Plan, times: Mapping[str, float]) -> list[Line]:
+    """Operators whose kernels were measured, without the messages that the tree counts among their seconds."""
+    nodes = [n for n in plan_tree(plan).walk() if n.operator is not None and n.id in times]
+    pairs = [((n.children or (n,))[0].seconds, times[n.id]) for n in nodes]
+    rows = [(node.id, show_seconds(mine), _roofline(plan, node), show_seconds(theirs), _error(mine, theirs))
+            for node, (mine, theirs) in zip(nodes, pairs, strict=True)]  # fmt: skip
+    if len(rows) > 1:
+        mine, theirs = (sum(each) for each in zip(*pairs, strict=True))
+        rows.append(
+            ("together", show_seconds(mine), "", show_seconds(theirs), _error(mine, theirs))
+        )
+    if times.get(""):
+        rows.append(("products of no operator", "", "", show_seconds(times[""]), ""))
+    titles = ("Computing, a step", "predicted", "roofline", "measured", "error")
+    columns = [
+        Column(heading=title, cells=cells, left=not index)
+        for index, (title, cells) in enumerate(zip(titles, zip(*rows, strict=True), strict=True))
     ]
     return [BLANK, *table(columns, WIDE)]
 
 
-def _folded(node: Node, step: float, depth: int) -> Node:
-    """The tree down to a depth; unless all of it is wanted, what matters little is folded into one line."""
+def _error(predicted: float, measured: float) -> str:
+    return f"{100 * (predicted / measured - 1):+.1f} %".replace("-", "−") if measured else ""
+
+
+def _folded(node: Node, step: float, depth: int, measured: Mapping[str, float]) -> Node:
+    """The tree down to a depth; unless all of it is wanted, what matters little is folded into one line.
+
+    What was measured stays to be seen.
+    """
     everything = depth > USUAL
-    small = node.where and node.seconds < CHEAP * step and not everything
+    known = any(child.id in measured for child in node.children)
+    small = node.where and node.seconds < CHEAP * step and not everything and not known
     if depth == 0 or small or not node.children:
         return replace(node, children=())
     children = [child for child in node.children if child.seconds or child.hidden]
-    cheap = [child for child in children if child.seconds < CHEAP * step] if node.where else []
+    small_ones = [c for c in children if c.seconds < CHEAP * step and c.id not in measured]
+    cheap = small_ones if node.where else []
     if len(cheap) > 1 and not everything:
         seconds, hidden = (sum(getattr(c, part) for c in cheap) for part in ("seconds", "hidden"))
         rest = Node(id="", label=f"{len(cheap)} cheaper operators", seconds=seconds, hidden=hidden)
         children = [*(child for child in children if child not in cheap), rest]
     below = USUAL + 1 if everything else depth - 1
-    return replace(node, children=tuple(_folded(child, step, below) for child in children))
+    return replace(
+        node, children=tuple(_folded(child, step, below, measured) for child in children)
+    )
 
 
 def _lines(node: Node, first: str, rest: str) -> Iterator[_Shown]:
@@ -166,8 +203,7 @@ def _messages(op: OperatorPlan | None) -> str:
 
 
 def _measured(node: Node, measured: Mapping[str, float]) -> str:
-    mine = node.operator is not None or node.id == "step"
-    return show_seconds(measured[node.id]) if mine and node.id in measured else ""
+    return show_seconds(measured[node.id]) if node.has_time and node.id in measured else ""
 
 
 def _basis(plan: Plan, node: Node) -> str:

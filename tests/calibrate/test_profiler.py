@@ -10,8 +10,13 @@ from typing import Any
 import pytest
 
 from planner.calibrate.measured import measured_run
-from planner.calibrate.profiler import read_trace
+from planner.calibrate.profiler import by_activity, load_trace
 from planner.errors import PlannerError
+from planner.plan.read import read_plan
+
+
+def read_trace(path: Path) -> dict[str, float]:
+    return by_activity(load_trace(path))
 
 
 def kernel(name: str, start: float, length: float, stream: int = 7) -> dict[str, Any]:
@@ -65,7 +70,8 @@ def test_several_steps_are_averaged_over_their_window(tmp_path: Path) -> None:
 
 
 def test_a_trace_is_a_measured_run(tmp_path: Path) -> None:
-    run = measured_run(written(tmp_path, EVENTS))
+    plan = read_plan(Path(__file__).parents[1] / "report" / "real.json")
+    run = measured_run(written(tmp_path, EVENTS), plan)
     assert run.step == pytest.approx(350e-6)
     assert run.memory is None
     assert run.parts["hidden"] == pytest.approx(70e-6)
