@@ -30,6 +30,8 @@ from planner.units import GB, Json
 
 _COUNTED = re.compile(r"(?P<what>.*):(?P<count>[^:/\\]*)", re.DOTALL)
 _COUNT = re.compile(r"([0-9]{1,9})(?:[xX×]([0-9]{1,9}))?")
+ONE_HOST = "one host: the file has no num_chips"
+"""What is assumed where neither the file nor the user says how many chips."""
 _NODES = re.compile(r"[0-9]{1,9}(?:,[0-9]{1,9})+")
 
 
@@ -60,6 +62,8 @@ def read_cluster(spec: str, folders: Sequence[Path] = (), *, notes: bool = True)
     cluster, profile = cluster_of(source, folders)
     if count is not None:
         nodes, per = count
+        told = tuple(text for text in cluster.assumed if text != ONE_HOST)
+        cluster = replace(cluster, assumed=told)
         cluster = (
             replace(cluster, num_chips=nodes) if per is None else _reshaped(cluster, nodes, per)
         )
@@ -201,7 +205,7 @@ def _cluster(source: YamlSource, folders: Sequence[Path], chip: Chip | None = No
         faults += error.faults
     if file is None or chip is None or faults:
         raise PlannerError(*faults)
-    unstated = () if file.num_chips else ("one host: the file has no num_chips",)
+    unstated = () if file.num_chips else (ONE_HOST,)
     return Cluster(
         name=file.name,
         chip=chip,
@@ -238,6 +242,10 @@ def _chip_file(source: YamlSource, raw: Json, at: KeyPath, folders: Sequence[Pat
     if isinstance(raw, dict) and isinstance(raw.get("base"), str):
         where = source.where((*at, "base"), value=True)
         base = load_packaged(find_chip(raw["base"], folders, where=where))
+        own = {
+            key: f"stated: {Path(source.path).name}" for key in base["sources"].keys() & raw.keys()
+        }
+        base = base | {"sources": base["sources"] | own}
         raw = _overlaid(base, {"aliases": [], **raw})
     return checked(source, ChipFile, "chip", data=raw, at=at)
 

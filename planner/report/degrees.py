@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from planner.plan.schema import Alternative, Degrees, OperatorPlan
 from planner.report.numbers import gib, slower
@@ -66,10 +66,22 @@ def states(degrees: Degrees) -> str:
 
 def split_words(degrees: Degrees, op: OperatorPlan) -> str:
     """How an operator is cut: ``batch/dp heads/tp``, axes of one rank left out."""
-    whole = {"edp": degrees.dp * degrees.cp * degrees.tp // (degrees.ep * degrees.etp)}
-    sizes = whole | {axis: getattr(degrees, axis) for axis in ("dp", "cp", "tp", "ep", "etp")}
-    cuts = (f"{dim}/{axis}" for axis, dim in op.split.items() if sizes.get(axis, 2) > 1)
-    return " ".join(cuts)
+    used = _several(degrees)
+    return " ".join(f"{dim}/{axis}" for axis, dim in op.split.items() if used(axis))
+
+
+def placed(degrees: Degrees, layout: Mapping[str, str]) -> str:
+    """What axes of several ranks do to a tensor."""
+    used = _several(degrees)
+    places = (f"{axis}:{place}" for axis, place in layout.items() if used(axis))
+    return " ".join(places) or "whole"
+
+
+def _several(degrees: Degrees) -> Callable[[str], bool]:
+    """Whether an axis has several ranks; axes of other names than the usual ones have."""
+    experts = {"edp": degrees.dp * degrees.cp * degrees.tp // (degrees.ep * degrees.etp)}
+    sizes = experts | {axis: getattr(degrees, axis) for axis in ("dp", "cp", "tp", "ep", "etp")}
+    return lambda axis: sizes.get(axis, 2) > 1
 
 
 def alternative_columns(rows: Sequence[Alternative], reasons: bool) -> list[Column]:

@@ -10,7 +10,7 @@ from planner.plan.facts import Fact, Facts
 from planner.plan.findings import RulePrice
 from planner.plan.items import Item, Layers, Number, OneOperator, OneStage
 from planner.plan.schema import OperatorPlan, Plan
-from planner.report.degrees import described, split_words
+from planner.report.degrees import described, placed, split_words
 from planner.report.numbers import dollars, gib, percent
 from planner.report.tables import BLANK, Column, Line, Span, flow, styled, table
 from planner.report.tree import render_tree
@@ -212,7 +212,7 @@ def _operator(plan: Plan, item: OneOperator, width: int) -> list[Line]:
         ("keeps", f"{show_bytes(op.saved)} for the backward pass"),
     ]  # fmt: skip
     for title, tensors in (("reads", op.inputs), ("weights", op.weights), ("writes", op.outputs)):
-        words = [f"{name}[{_placed(layout)}]" for name, layout in tensors.items()]
+        words = [f"{name}[{placed(plan.degrees, layout)}]" for name, layout in tensors.items()]
         facts.append((title, ", ".join(words) or "none"))
     for name, text in facts:
         lines += styled(flow([text], " ", width, f"  {name:<9}", 11))
@@ -229,10 +229,6 @@ def _operator(plan: Plan, item: OneOperator, width: int) -> list[Line]:
         Column(heading="exposed", cells=[show_seconds(c.exposed) for c in rows]),
     ]
     return [*lines, BLANK, *table(columns, width)]
-
-
-def _placed(layout: dict[str, str]) -> str:
-    return " ".join(f"{axis}:{place}" for axis, place in layout.items()) or "whole"
 
 
 def _reached(op: OperatorPlan) -> str:

@@ -7,17 +7,26 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from cli.main import main
 from cli.program import app
+from planner.frontends.catalog import entries
+from planner.frontends.model_file import read_model
+from planner.graph.blocks import build_model
+from planner.graph.operator import Operator
 from tests.docs.renewal import WRITE, renewed_page
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted((ROOT / "docs" / "commands").glob("*.md"))
+COMMANDS = sorted((ROOT / "docs" / "commands").glob("*.md"))
 BLOCK = re.compile(r"```console\n(.*?)```", re.DOTALL)
+PAGES = [
+    *COMMANDS,
+    *(p for p in sorted((ROOT / "docs").glob("*.md")) if BLOCK.search(p.read_text("utf-8"))),
+]
 FILE = re.compile(r"```\w+ (\S+)\n(.*?)```", re.DOTALL)
 """A block with a file's name behind its language: the commands of the page find that file."""
 
@@ -80,9 +89,30 @@ def test_every_command_has_a_page() -> None:
 
     names = list(get_command(app).commands)  # type: ignore[attr-defined]
     assert len(names) >= 11
-    assert [page.stem for page in PAGES] == sorted(names)
-    for page in PAGES:
+    assert [page.stem for page in COMMANDS] == sorted(names)
+    for page in COMMANDS:
         assert any(line.startswith(f"{page.stem} ") for line, _ in commands(page)), page.stem
+
+
+def test_every_operator_stands_on_their_page() -> None:
+    """Of all models that are known by name, and of attention that is not fused."""
+    text = (ROOT / "docs" / "operators.md").read_text(encoding="utf-8")
+    names = re.findall(r"`((?:\w+\.)?\w+)`", text)
+    known = {name for full in names for name in (full, full.partition(".")[2])}
+    found = {
+        op.name
+        for entry in entries("model")
+        for fused in (True, False)
+        for op in operators(entry.name, fused)
+    }
+    assert len(found) > 40
+    assert found - known == set()
+
+
+def operators(model: str, fused: bool) -> Iterator[Operator]:
+    built = build_model(read_model(model), 1024, fused=fused)
+    for block in (built.embedding, *built.blocks, *built.mtp, built.head):
+        yield from block.operators
 
 
 def test_links_lead_somewhere() -> None:
