@@ -275,7 +275,7 @@ def test_stages_on_one_pool_cost_what_they_cost_on_it_alone(pool: str, pp: int, 
         "model": "gpt2-xl", "global_batch": 48, "seq_len": 1024, "overrides": {"layers": "48"},
     }  # fmt: skip
     layout = {"pp": pp, "dp": 2, "vpp": vpp, "recompute": "full"}
-    alone = price(Question(cluster=clusters[pool], **facts), layout)
+    alone = price(Question(cluster=clusters[pool], **facts), layout, usual=True)
     question = Question(cluster=" + ".join(clusters.values()), **facts)
     beside = price(question, layout | {"pools": f"{pool}:{pp}"})
     assert beside.step == pytest.approx(alone.step, rel=1e-12)
