@@ -32,6 +32,8 @@ sail-sg/zero-bubble-pipeline-parallelism); its models are called 6.2B and 14.6B,
 PACKED: Json = {"size": 256, "every": 1}
 """Tokens that one attends to in a sequence packed from samples of some hundred tokens each, as SQuAD's are."""
 NEEDED = ("layers", "hidden", "heads", "ffn", "vocab", "seq")
+ALPA_GROUP = 2048
+"""Tokens of a group in Alpa's mixtures. Source: its benchmark/alpa/suite_manual_moe.py, ``expert_group_size``."""
 
 
 class NotPricedError(Exception):
@@ -188,4 +190,5 @@ def _mlp(model: ModelFacts, software: Software, *, dense: bool) -> Mlp | Experts
         width=_known(model.moe_ffn or wide),
         shared_width=max(model.shared_ffn or 0, 0),
         gated=gated,
+        one_hot=ALPA_GROUP if software.name.startswith("alpa") else 0,
     )

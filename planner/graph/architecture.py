@@ -71,6 +71,9 @@ class Experts:
     bias: bool = False
     router_bias: bool = False
     """A trained or adjusted bias for every expert in the router."""
+    one_hot: int = 0
+    """Tokens of a group, where products with one-hot matrices bring its tokens to experts and back; 0 where rows are
+    copied."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,6 +30,8 @@ def experts(b: Builder, source: str, layer: Experts) -> str:
     a split of ``experts`` is the all-to-all.
     """
     _router(b, source, layer)
+    if layer.one_hot:
+        _one_hot(b, source, layer)
     sent = b.tensor("routed", "experts", "capacity", "embed")
     _exchange(b, "moe.dispatch", (source,), sent, ())
     into: tuple[DimName, ...] = ("gates", "expert_ffn") if layer.gated else ("expert_ffn",)
@@ -82,6 +84,38 @@ def _router(b: Builder, source: str, layer: Experts) -> None:
         saves=(logits, chosen),
         whole=frozenset({"experts"}),
     )
+
+
+def _one_hot(b: Builder, source: str, layer: Experts) -> None:
+    """Products of a group's tokens with matrices that have a column for every place that its experts have.
+
+    They are made from the router's choice, once with its weights and once without; the second takes tokens to their
+    places, the first takes results back. What is exchanged afterwards is exchanged as anywhere.
+
+    Source: Lepikhin et al. 2020, GShard (arXiv 2006.16668), algorithm 1 and its einsums; alpa/model/moe.py.
+    """
+    b.sizes["places"] = layer.top_k * layer.one_hot
+    chosen = b.memory("moe.combining", ("router_weights",), "combining", (*TOKENS, "places"))
+    mask = b.memory("moe.mask", (chosen,), "mask", (*TOKENS, "places"))
+    placed = b.tensor("placed", "batch", "places", "embed")
+    b.tensor("taken", *STREAM)
+    space: tuple[DimName, ...] = (*TOKENS, "places", "embed")
+    for name, reads, out, backward in (
+        ("moe.place", (mask, source), placed, 1.0),
+        ("moe.take", (chosen, placed), "taken", 2.0),
+    ):
+        b.add(
+            Operator(
+                name=name,
+                kind="matmul",
+                dims=space,
+                reads=tuple(b.use(tensor) for tensor in reads),
+                writes=(out,),
+                flops=2.0,
+                backward=backward,
+                saves=reads,
+            )
+        )
 
 
 def _exchange(

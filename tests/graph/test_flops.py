@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -144,3 +146,15 @@ def test_published_forward_flops_of_a_gpt_layer():
     attention = Attention(heads=a, kv_heads=a, head_dim=h // a)
     found, _ = flops(attention, Mlp(width=4 * h, gated=False), s, hidden=h, fused=False)
     assert found == pytest.approx(24 * s * h * h + 4 * s * s * h + product(s, h, 97))
+
+
+@given(small, small, st.integers(1, 64), st.integers(1, 200), st.integers(1, 64))
+@many
+def test_tokens_that_products_bring_to_experts(top_k, extra, h, s, group):
+    """GShard's two einsums: each token meets every place of its group, ``top_k`` for each of the group's tokens."""
+    attention = Attention(heads=1, kv_heads=1, head_dim=8)
+    plain = Experts(count=top_k + extra, top_k=top_k, width=16)
+    found = [
+        flops(attention, replace(plain, one_hot=tokens), s, hidden=h)[0] for tokens in (0, group)
+    ]
+    assert found[1] - found[0] == pytest.approx(2 * product(s, top_k * group, h))
