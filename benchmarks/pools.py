@@ -28,6 +28,12 @@ CASES = (
     ("two node types, 32 layers",
      Question(model="gpt3-6.7b", cluster="a100-sxm-80gb:16 + t4:16", global_batch=128,
               precision="fp16")),
+    ("three node types, 32 layers",
+     Question(model="gpt3-6.7b", global_batch=128, precision="fp16",
+              cluster="h100-sxm:16 + a100-sxm-80gb:16 + v100-sxm-32gb:16")),
+    ("three node types, 40 layers",
+     Question(model="gpt3-13b", global_batch=256, precision="fp16",
+              cluster="h100-sxm:8 + a100-sxm-80gb:16 + v100-sxm-32gb:32")),
     ("two node types, 96 layers",
      Question(model="gpt3-175b", cluster="a100-sxm-80gb:128 + h100-sxm:64", global_batch=512)),
 )  # fmt: skip
