@@ -59,15 +59,36 @@ def cut_blocks(model: Model, cut: Cut, pp: int, *, folded: bool) -> IntArray:
 
     Shapes: ``(stages, chunks a stage, blocks)``.
     """
+    layers, full, selective = (part[None] for part in (cut.layers, cut.full, cut.selective))
+    return np.asarray(blocks_of_cuts(model, layers, full, selective, pp, folded=folded)[0])
+
+
+def blocks_of_cuts(
+    model: Model,
+    layers: IntArray,
+    full: IntArray,
+    selective: IntArray,
+    pp: int,
+    *,
+    folded: bool,
+) -> IntArray:
+    """The same of several cuts, chunks as in :class:`Cut`.
+
+    Shapes: ``(n, chunks)`` to ``(n, stages, chunks a stage, blocks)``.
+    """
     kinds, ends = len(model.blocks), 2 if model.mtp else 1
-    columns = 1 + cut.modes * kinds + np.array(model.layers)
-    chunk = np.repeat(np.arange(len(cut.layers)), cut.layers)
-    table = np.zeros((len(cut.layers), 1 + len(RECOMPUTE) * kinds + ends), dtype=np.int64)
-    np.add.at(table, (chunk, columns), 1)
-    table[0, 0] = table[-1, -1] = 1
+    sums = np.zeros((model.num_layers + 1, kinds), dtype=np.int64)
+    sums[1:] = np.cumsum(np.eye(kinds, dtype=np.int64)[list(model.layers)], axis=0)
+    low = np.cumsum(layers, axis=1) - layers
+    bounds = {FULL: (low, low + full), SELECTIVE: (low + full, low + full + selective)}
+    bounds[NONE] = (low + full + selective, low + layers)
+    table = np.zeros((*layers.shape, 1 + len(RECOMPUTE) * kinds + ends), dtype=np.int64)
+    for mode, (first, last) in bounds.items():
+        table[..., 1 + mode * kinds : 1 + (mode + 1) * kinds] = sums[last] - sums[first]
+    table[:, 0, 0] = table[:, -1, -1] = 1
     if model.mtp:
-        table[-1, -2] = len(model.mtp)
-    return by_stage(table, pp, folded=folded)
+        table[:, -1, -2] = len(model.mtp)
+    return np.moveaxis(by_stage(np.swapaxes(table, 0, 1), pp, folded=folded), 2, 0)
 
 
 def widened(table: BlockTable, num_kinds: int) -> BlockTable:

@@ -18,6 +18,7 @@ from planner.plan.layout import layout_of
 from planner.planning import plan, price
 from planner.question import Question, understand
 from planner.search.stages.refine import refine
+from planner.search.stages.solver import PROVEN
 
 FULL, SELECTIVE = RECOMPUTE.index("full"), RECOMPUTE.index("selective")
 
@@ -113,7 +114,7 @@ def test_what_follows_the_schedule_counts_too(vocab, vpp, trainer):
     ]
     found = refine(p, "alike", 1e15)
     assert found is not None
-    assert found.step == pytest.approx(min(steps), rel=2e-4)
+    assert found.step == pytest.approx(min(steps), rel=PROVEN)
 
 
 def test_a_tight_limit_makes_stages_uneven_or_repeats_only_some_layers():

@@ -5,13 +5,14 @@ Layers are recomputed in turn from all chunks of a stage, so that chunks stay as
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 
 from planner.cost.bounds import lower_bound
-from planner.cost.cut import FULL, NONE, SELECTIVE, Cut, cut_blocks, uniform
+from planner.cost.cut import FULL, NONE, SELECTIVE, Cut, blocks_of_cuts, cut_blocks, uniform
 from planner.cost.makespan import makespan
 from planner.cost.orders import Schedule
 from planner.cost.prices import Prices, after_seconds, block_seconds, cut_of, weight_seconds
@@ -39,7 +40,6 @@ class Chunked(Runs):
         least = np.minimum(even, 1)
         for count in self.counts(int(even.max())):
             pricing = Priced(self, count)
-            start = even
             if self.vpp > 1 and self.p.task.trainer.uneven_stages:
                 found = solve(pricing, pricing.stage, even, least, bound)
                 if found is None:
@@ -49,7 +49,8 @@ class Chunked(Runs):
             elif np.isinf(pricing.loads(even[None])).any():
                 continue
             else:
-                gap = 0.0
+                yield pricing.cut(even), 0.0
+                return  # recomputing more is no faster
             yield pricing.cut(start), max(0.0, gap)
 
     def _after(self) -> float:
@@ -143,7 +144,7 @@ class Priced:
 
     def makespans(self, cuts: IntArray) -> Array:
         """Seconds of the schedule of cuts that fit and what follows it, less jitter; ``(n,)``."""
-        return self._makespans([self.cut(cut) for cut in cuts])
+        return self._makespans(cuts, *self._again(cuts))
 
     def least(self, cuts: IntArray) -> Array:
         """Seconds that no choice of what chunks recompute beats; ``(n,)``.
@@ -152,24 +153,25 @@ class Priced:
         """
         if self.count is not None or self.runs.mixing == "alike":
             return self.makespans(cuts)
-        return self._makespans([uniform(cut, NONE) for cut in cuts])
+        nothing = np.zeros_like(cuts)
+        return self._makespans(cuts, nothing, nothing)
 
-    def _makespans(self, cuts: Sequence[Cut]) -> Array:
+    def _makespans(self, cuts: IntArray, full: IntArray, selective: IntArray) -> Array:
         p = self.runs.p
         schedule, send = Schedule(int(p.rows.schedule[0])), p.delays(self.runs.pp)[0]
-        *times, weight, after = self._seconds(cuts)
+        *times, weight, after = self._seconds(cuts, full, selective)
         found = makespan(schedule, self.micro_batches, times[0], times[1], send, weight)
         return np.asarray(found + after.max(axis=1) / (1.0 + p.task.trainer.overhead.jitter))
 
-    def _seconds(self, cuts: Sequence[Cut]) -> tuple[Array, Array, Array, Array]:
+    def _seconds(
+        self, cuts: IntArray, full: IntArray, selective: IntArray
+    ) -> tuple[Array, Array, Array, Array]:
         """Forward, backward and weight seconds of chunks, and what follows the schedule.
 
         Shapes: ``(n, stages, chunks a stage)`` each; what follows ``(n, stages)``.
         """
         runs = self.runs
-        blocks = np.stack(
-            [cut_blocks(runs.model, cut, runs.pp, folded=self.folded) for cut in cuts]
-        )
+        blocks = blocks_of_cuts(runs.model, cuts, full, selective, runs.pp, folded=self.folded)
         held, mix = blocks.sum(axis=2), runs.p.mix
         each = []
         for part in (runs.p,) if mix is None else mix.parts:
@@ -184,16 +186,22 @@ class Priced:
 
     def cut(self, layers: IntArray) -> Cut:
         """A cut that fits, with what its layers recompute."""
-        again = np.zeros((2, len(layers)), dtype=np.int64)
-        keys = self._keys(layers[None])
+        full, selective = self._again(layers[None])
+        return Cut(layers, full[0], selective[0])
+
+    def _again(self, cuts: IntArray) -> tuple[IntArray, IntArray]:
+        """How many layers of every chunk run again as a whole, and in part; ``(n, chunks)`` each."""
+        keys, stages = self._keys(cuts), self.runs.pp
         self._learn(set(keys))
-        for stage, key in enumerate(keys):
-            _, full, part = (values[stage] for values in self.known[key])
-            mine = self.mine[stage]
-            chunks = mine[[place for place, _ in _turns(layers[mine].tolist())]]
-            np.add.at(again[0], chunks[:full], 1)
-            np.add.at(again[1], chunks[full : full + part], 1)
-        return Cut(layers, again[0], again[1])
+        sizes = cuts[:, self.mine].reshape(len(keys), -1).tolist()
+        found = []
+        for place, (key, held) in enumerate(zip(keys, sizes, strict=True)):
+            _, full, part = (values[place % stages] for values in self.known[key])
+            found.append(_shares(tuple(held), int(full), int(part)))
+        again = np.zeros((2, *cuts.shape), dtype=np.int64)
+        table = np.array(found).reshape(len(cuts), stages, 2, -1)
+        again[:, :, self.mine] = np.moveaxis(table, 2, 0)
+        return again[0], again[1]
 
     def _keys(self, cuts: IntArray) -> list[Key]:
         """Keys of all stages of the first cut, of the second, and so on."""
@@ -230,6 +238,19 @@ class Priced:
         for number, key in enumerate(new):
             which = place[:, number]
             self.known[key] = seconds[:, number], found.full[which], found.selective[which]
+
+
+@lru_cache(maxsize=65536)
+def _shares(sizes: tuple[int, ...], full: int, part: int) -> tuple[tuple[int, ...], ...]:
+    """Of the chunks of a stage, how many layers run again as a whole and in part, taken in turn.
+
+    >>> _shares((2, 3), 3, 1)
+    ((2, 1), (0, 1))
+    """
+    chunks = [chunk for chunk, _ in _turns(list(sizes))]
+    of = range(len(sizes))
+    whole, some = chunks[:full], chunks[full : full + part]
+    return tuple(map(whole.count, of)), tuple(map(some.count, of))
 
 
 def _turns(sizes: list[int]) -> list[tuple[int, int]]:

@@ -23,9 +23,9 @@ FEW = 16
 """Chunks up to which every layer may move to every chunk."""
 ROUNDS = {True: 8, False: 4}
 """Rounds of simulated improvement at most: where chunks are few, and where not."""
-SIMULATED = {True: 64, False: 8}
+SIMULATED = {True: 24, False: 8}
 """Cuts that are simulated in a round, those whose busiest stages take least; likewise."""
-KEPT = {True: 6, False: 1}
+KEPT = {True: 4, False: 1}
 """Best cuts that each round goes on from, likewise."""
 TAKERS = 6
 """Stages that may take a layer from the busiest one: those that are busy the least."""
@@ -99,7 +99,9 @@ def _improved(pricing: Pricing, stage: IntArray, cuts: IntArray, least: IntArray
         new = [cut for cut in np.unique(cuts, axis=0) if tuple(cut.tolist()) not in seen]
         seen.update(tuple(cut.tolist()) for cut in new)
         if new:
-            best = sorted(best + _simulated(pricing, np.stack(new), SIMULATED[few]))[: KEPT[few]]
+            known = best[0][0] if best else np.inf
+            found = _simulated(pricing, np.stack(new), SIMULATED[few], known)
+            best = sorted(best + found)[: KEPT[few]]
         if best == before:
             break
         cuts = np.vstack([_near(pricing, stage, np.array(cut), least) for _, cut in best])
@@ -150,10 +152,15 @@ def _best_of_all(pricing: Pricing, cuts: IntArray) -> Levelled | None:
     return Levelled(np.array(cut), seconds, min(bound, seconds))
 
 
-def _simulated(pricing: Pricing, cuts: IntArray, most: int | None = None) -> list[_Timed]:
-    """Seconds of cuts that fit, of those at most whose busiest stages take least."""
+def _simulated(
+    pricing: Pricing, cuts: IntArray, most: int | None = None, known: float = np.inf
+) -> list[_Timed]:
+    """Seconds of cuts that fit and no stage of which is busy for longer than is known.
+
+    Of those the ones whose busiest stages take least, if there are to be no more than so many.
+    """
     loads = pricing.loads(cuts)
-    fits = np.isfinite(loads).all(axis=1)
+    fits = loads.max(axis=1) < known
     cuts, longest = cuts[fits], (loads[fits] + pricing.lead).max(axis=1)
     if most is not None:
         cuts = cuts[np.argsort(longest, kind="stable")[:most]]

@@ -13,7 +13,7 @@ from planner.cost.partition import even_cut
 from planner.cost.prices import block_seconds
 from planner.search.stages.options import Choices, Priced, fastest
 from planner.search.stages.runs import Runs
-from planner.search.stages.solver import EQUAL, Stages, scan, solve
+from planner.search.stages.solver import EQUAL, PROVEN, Stages, scan, solve
 from planner.search.stages.table import StageTable
 from planner.units import Array, IntArray
 
@@ -21,8 +21,6 @@ SLACK = 2
 """Layers by which a stage may differ from its share beyond what embedding, head and recompute explain."""
 AGAIN = 0.3
 """Share of its layers that a stage may give away because it recomputes and others do not: a forward pass of three."""
-WORTH = 1e-4
-"""Share of the step that less after the schedule must be able to gain."""
 
 
 class Single(Runs):
@@ -55,14 +53,14 @@ class Single(Runs):
             seen |= new
             table, after = self._table(sizes, runs, chosen, known)
             after = after / (1.0 + self.p.task.trainer.overhead.jitter)
-            for stages, beaten in self._solved(table, after, start, reached):
+            for stages, beaten, gap in self._solved(table, after, start, reached):
                 reached = min(reached, beaten)
-                yield self._cut(stages, sizes, runs, chosen, found), _gap(stages)
+                yield self._cut(stages, sizes, runs, chosen, found), max(0.0, gap)
 
     def _solved(
         self, table: StageTable, after: Array, start: IntArray, reached: float
-    ) -> Iterator[tuple[Stages, float]]:
-        """The best cuts of a table, each with what it takes in all, which others must beat.
+    ) -> Iterator[tuple[Stages, float, float]]:
+        """The best cuts of a table, each with what it takes in all, which others must beat, and its gap.
 
         What follows the schedule, gradients and the optimizer of the slowest stage, differs with the cut: the fastest
         step may have a longer schedule than the shortest one. Always the least makespan among cuts after which less
@@ -78,10 +76,12 @@ class Single(Runs):
         found = solve(table, start, reached - least)
         while found is not None:
             last = float(table.of(after, found.layers).max())
-            if found.makespan + last < reached:
-                reached = found.makespan + last
-                yield found, reached
-            if last <= least * (1.0 + EQUAL) or found.bound + least >= reached * (1.0 - WORTH):
+            whole, bound = found.makespan + last, found.bound + least
+            ends = bound >= min(whole, reached) * (1.0 - PROVEN)
+            if whole < reached:
+                reached = whole
+                yield found, reached, 1.0 - (bound if ends else found.bound + last) / whole
+            if ends:
                 break
             table = table.where(after < last * (1.0 - EQUAL))
             found = solve(table, start, reached - least)
@@ -127,10 +127,6 @@ class Single(Runs):
         run = runs[low, np.searchsorted(sizes, stages.layers)]
         choice = chosen[np.arange(self.pp), run]
         return Cut(stages.layers, found.full[choice], found.selective[choice])
-
-
-def _gap(stages: Stages) -> float:
-    return max(0.0, 1.0 - stages.bound / stages.makespan)
 
 
 def least_maximum(table: StageTable, each: Array) -> float:
