@@ -7,14 +7,14 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from planner.cost.makespan import makespan
 from planner.cost.orders import Schedule
 from planner.cost.partition import even_cut
 from planner.search.stages import solver
-from planner.search.stages.solver import solve
+from planner.search.stages.solver import solve, staying_bound
 from planner.search.stages.table import StageTable
 
 few = settings(max_examples=80, deadline=None, derandomize=True)
@@ -102,7 +102,7 @@ def test_dynamic_programming_agrees_with_brute_force(table):
 def test_more_cuts_than_are_all_tried_agree_with_brute_force(
     schedule, m, shape, send, seed, refused
 ):
-    """Times that differ at random, four of five searches proven; one in two hundred stops 3 % above the best."""
+    """Times that differ at random: of 350 such searches 342 were proven, the worst of the others 2.3 % off."""
     p, layers = shape
     table = table_of(schedule, m, layers, p, send, seed, refused)
     found, best = solve(table), brute_force(table)
@@ -110,7 +110,19 @@ def test_more_cuts_than_are_all_tried_agree_with_brute_force(
         assert np.isinf(best)
         return
     assert found.bound <= best * (1 + 1e-9)
-    assert best * (1 - 1e-9) <= found.makespan <= best * (1.001 if found.proven else 1.05)
+    assert best * (1 - 1e-9) <= found.makespan <= best * (1.001 if found.proven else 1.03)
+
+
+@given(st.integers(2, 6), st.integers(0, 2**32), st.sampled_from([0.05, 0.5]))
+@example(4, 1827424294, 0.5)
+@settings(max_examples=15, deadline=None, derandomize=True)
+def test_bounds_hold_where_micro_batches_are_few(m, seed, send):
+    """A stage that runs all forwards before its first backward has no path that turns back in between."""
+    table = table_of(Schedule.ONE_F_ONE_B, m, 16, 7, send, seed)
+    best, found = brute_force(table), solve(table)
+    assert staying_bound(table, 1e9) + table.pairs.sum() <= best * (1 + 1e-9)
+    assert found is not None
+    assert found.bound <= best * (1 + 1e-9)
 
 
 @given(st.integers(0, 2**32), st.sampled_from(PLAIN))

@@ -16,8 +16,8 @@ from planner.cost.orders import Schedule
 from planner.search.stages.table import StageTable
 from planner.units import Array, BoolArray, IntArray
 
-WIDTH = 400
-"""Beginnings of cuts that are kept of every number of stages."""
+WIDTH = 100_000
+"""Beginnings of cuts that are looked at, of every number of stages, times stages and numbers of layers of one."""
 BATCH = 16
 """Cuts that are simulated together, those of the least bounds first."""
 MOST = 320
@@ -57,7 +57,7 @@ class Paths:
         if table.schedule == Schedule.GPIPE:
             return Paths(own, own, np.full(p, float(m)), 1.0, table.pairs)
         turns = m - p + np.arange(p)
-        return Paths(own, own, np.where(turns >= 0, turns + 1.0, -np.inf), 2.0, table.pairs)
+        return Paths(own, own, np.where(turns > 0, turns + 1.0, -np.inf), 2.0, table.pairs)
 
     def staying(self, stage: int, own: Array) -> Array:
         """Seconds that the path of a stage spends there."""
@@ -118,12 +118,12 @@ def branch(table: StageTable, best: IntArray, seconds: float) -> tuple[IntArray,
     behind = paths.behind(table)
     none, start = np.zeros(1), np.zeros(1, np.int64)
     begun = _Begun(np.zeros((1, 0), np.int64), start, none, none, none - np.inf, none)
-    whole = True
+    whole, width = True, max(1, WIDTH // (table.num_stages * len(table.sizes)))
     for stage in range(table.num_stages):
         begun = _longer(table, paths, behind, begun, stage, seconds)
-        if len(begun.end) > WIDTH:
+        if len(begun.end) > width:
             whole = False
-            begun = begun.take(np.argpartition(begun.bound, WIDTH)[:WIDTH])
+            begun = begun.take(np.argpartition(begun.bound, width)[:width])
     cuts = begun.layers
     times = table.times(cuts)
     bounds = stage_bound(table.schedule, table.micro_batches, *times[:2], table.send, times[2])

@@ -217,7 +217,7 @@ def _staying(table: StageTable) -> Combine:
 def staying_bound(table: StageTable, found: float) -> float:
     """Least ``W + max over i of (m - p + i) w_i + sum of w_j and sends for j > i`` over all cuts, at most ``found``.
 
-    Only stages that run a backward between two forwards have such a path: ``i >= p - m``.
+    Only stages that run a backward between two forwards have such a path: ``i > p - m``.
 
     Runs of layers are joined stage by stage; what is kept of each is the sum so far and the longest path so far, if no
     other is better in both and the rest could still stay below ``found``.
@@ -237,7 +237,7 @@ def staying_bound(table: StageTable, found: float) -> float:
                 continue
             limit = found * (1.0 - EQUAL) - 2.0 * rest[stage + 1, high] - left
             for total, path in labels[low]:
-                stays = total + (1 + times) * own if times >= 0 else -np.inf
+                stays = total + (1 + times) * own if times > 0 else -np.inf
                 longest = max(path + 2.0 * own + pairs[stage], stays)
                 if longest < limit:
                     after.setdefault(high, []).append((total + own, longest))
