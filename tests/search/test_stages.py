@@ -102,7 +102,7 @@ def test_dynamic_programming_agrees_with_brute_force(table):
 def test_more_cuts_than_are_all_tried_agree_with_brute_force(
     schedule, m, shape, send, seed, refused
 ):
-    """Times that differ at random: of 350 such searches 342 were proven, the worst of the others 2.3 % off."""
+    """Times that differ at random: nearly all searches are proven, and hardly any of the others is not the best."""
     p, layers = shape
     table = table_of(schedule, m, layers, p, send, seed, refused)
     found, best = solve(table), brute_force(table)

@@ -31,7 +31,7 @@ class Paths:
     """For every stage one path through a schedule: ``once`` for each stage before it, ``stays`` and ``later``.
 
     The path of stage i takes what the stages before it take once, ``stays[i]`` times its own seconds, and ``later``
-    times what every stage behind it takes. Beside it, where backwards are whole, the path of one micro-batch.
+    times what every stage behind it takes. Beside it, the path of one micro-batch there and back.
 
     Proof: :mod:`planner.cost.bounds`; 1F1B runs ``m - p + i`` pairs of a backward and a forward between the forwards
     and the backwards that one micro-batch at the beginning and one in the end meet.
@@ -41,23 +41,29 @@ class Paths:
     """Seconds of every run on every stage that count before a stage's own path; shape as of the table's seconds."""
     own: Array
     """Seconds of every run on every stage, forward and backward."""
+    through: Array
+    """The same of what one micro-batch waits for: without gradients of weights that are made later."""
     stays: Array
     """``(stages,)``; minus infinity where a stage has no such path."""
     later: float
     pairs: Array
-    """Seconds of the sends before every stage; ``(stages,)``."""
+    """Seconds of the sends before every stage that count there; ``(stages,)``."""
+    both: Array
+    """The same there and back; ``(stages,)``."""
 
     @staticmethod
     def of(table: StageTable) -> Paths:
         """Paths of the table's schedule."""
         p, m = table.num_stages, table.micro_batches
-        own = table.forward + table.backward
+        own, pairs, every = table.forward + table.backward, table.pairs, np.full(p, float(m))
         if table.schedule.splits:
-            return Paths(table.forward, own, np.full(p, float(m)), 0.0, table.pairs / 2)
+            through = own - np.where(np.isfinite(table.weight), table.weight, 0.0)
+            return Paths(table.forward, own, through, every, 0.0, pairs / 2, pairs)
         if table.schedule == Schedule.GPIPE:
-            return Paths(own, own, np.full(p, float(m)), 1.0, table.pairs)
+            return Paths(own, own, own, every, 1.0, pairs, pairs)
         turns = m - p + np.arange(p)
-        return Paths(own, own, np.where(turns > 0, turns + 1.0, -np.inf), 2.0, table.pairs)
+        stays = np.where(turns > 0, turns + 1.0, -np.inf)
+        return Paths(own, own, own, stays, 2.0, pairs, pairs)
 
     def staying(self, stage: int, own: Array) -> Array:
         """Seconds that the path of a stage spends there."""
@@ -80,9 +86,9 @@ class Paths:
                 stays = self.staying(stage, own) + self.later * after
                 longest = np.maximum(stays, self.once[stage] + path[stage + 1][high])
             open_ = np.isfinite(own + after)
-            crossed = self.pairs[stage]
-            rest[stage] = np.where(open_, own + after, np.inf).min(axis=1) + crossed
-            path[stage] = np.where(open_, longest, np.inf).min(axis=1) + crossed
+            passed = np.where(open_, self.through[stage] + after, np.inf)
+            rest[stage] = passed.min(axis=1) + self.both[stage]
+            path[stage] = np.where(open_, longest, np.inf).min(axis=1) + self.pairs[stage]
         return rest, path
 
 
@@ -160,10 +166,9 @@ def _longer(
         stays = begun.once[:, None] + paths.staying(stage, own) + crossed
         path = np.maximum(begun.path[:, None] + paths.later * (own + crossed), stays)
         once = begun.once[:, None] + paths.once[stage][begun.end] + crossed
-        whole = begun.whole[:, None] + own + crossed
+        whole = begun.whole[:, None] + paths.through[stage][begun.end] + paths.both[stage]
         bound = np.maximum(path + paths.later * rest[high], once + behind[1][stage + 1][high])
-        if not table.schedule.splits:
-            bound = np.maximum(bound, whole + rest[high])
+        bound = np.maximum(bound, whole + rest[high])
         row, place = np.nonzero(inside & (bound < known * (1.0 - EQUAL)))
     return _Begun(
         np.column_stack([begun.layers[row], table.sizes[place]]),
