@@ -55,7 +55,8 @@ def as_run(software: Software, traits: Mapping[str, Json]) -> Trainer:
         changes["kernel"] = "early-sinks"
     base = BASES[data["base"]]
     if traits["no_overlap"]:
-        changes |= {"gradients": 1.0, "weights": 1.0}
+        sends = data.get("sends", base.overlap.sends)
+        changes |= {"gradients": 1.0, "weights": 1.0, "ep": 1.0, "sends": max(1.0, sends)}
     if traits["ep_overlap"]:
         changes["ep"] = OVERLAPPED_EXPERTS * data.get("ep", base.overlap.ep)
     if traits["dispatcher"]:

@@ -18,6 +18,7 @@ from planner.cost.setting import axis_members, setting
 from planner.cost.states import BUCKET, state_cost
 from planner.frontends.cluster_file import read_cluster
 from planner.graph.architecture import Attention, Mlp
+from planner.trainers.generations import generation
 from planner.trainers.trainer import Task
 from tests.calibrate.test_rows import run
 from tests.cost.blocks import model_of, task_of
@@ -152,3 +153,20 @@ def test_deepspeed_s_bf16_optimizer_all_reduces_whole_fp32_gradients_and_sends_p
     assert wide.scatters_sends
     assert narrow.scatters_sends
     assert wide.overhead.accumulation > narrow.overhead.accumulation
+
+
+@pytest.mark.parametrize(
+    ("stated", "ep", "sends"),
+    [
+        ("none (TP overlap and P2P overlap disabled)", 1.0, 1.0),
+        (None, generation("megatron-core").overlap.ep, 0.6),
+    ],
+)
+def test_a_run_that_overlaps_nothing_shows_all_of_its_traffic(
+    stated: str | None, ep: float, sends: float
+) -> None:
+    case = case_of(run(parallel={"framework": "Megatron-Core", "overlap": stated}))
+    shares = as_run(case.software, case.traits).overlap
+    assert (shares.ep, shares.sends) == (ep, sends)
+    if stated:
+        assert (shares.gradients, shares.weights) == (1.0, 1.0)
