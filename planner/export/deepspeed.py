@@ -6,6 +6,7 @@ with those that its classes have. Release: DeepSpeed 0.19.8.
 
 from __future__ import annotations
 
+from planner.errors import listed
 from planner.export.files import File, json_text
 from planner.export.loop import loop
 from planner.export.modules import LAYER, llama_like, style
@@ -21,6 +22,7 @@ from planner.export.refusal import (
 from planner.export.remeasure import Remeasured, remeasure
 from planner.export.shape import shape_of
 from planner.export.view import View, header
+from planner.plan.schema import OperatorPlan
 from planner.units import Json
 
 RELEASE = "DeepSpeed 0.19.8"
@@ -60,10 +62,16 @@ def _check(view: View) -> None:
         d.tp > 1 and d.sequence_parallel, "sequence parallelism in AutoTP", pinned("sp=off")
     )
     limits.refuse(d.tp > 1 and view.experts, "experts in AutoTP", pinned("tp=1"))
-    split = any(op.split.get("tp") == "vocab" for op in _lookup(view))
+    cut = {op.split.get("tp", "nothing") for op in _ends(view, "embedding", "lookup")}
     limits.refuse(
-        d.tp > 1 and split,
-        "an embedding split along the vocabulary: AutoTP splits its width",
+        d.tp > 1 and cut != {"embed"},
+        f"an embedding of which tp cuts {listed(sorted(cut), 'and')}: AutoTP cuts its width",
+        f"{pinned('tp=1')}, or --trainer mindspore --pin embedding.lookup.embed=tp",
+    )
+    cut = {op.split.get("tp", "nothing") for op in _ends(view, "head", "project")}
+    limits.refuse(
+        d.tp > 1 and cut != {"vocab"},
+        f"a head of which tp cuts {listed(sorted(cut), 'and')} beside an embedding cut in width",
         pinned("tp=1"),
     )
     if d.tp > 1:
@@ -77,9 +85,9 @@ def _check(view: View) -> None:
     limits.done()
 
 
-def _lookup(view: View) -> tuple[Json, ...]:
-    block = view.block("embedding")
-    return tuple(op for op in block.operators if op.name == "lookup") if block else ()
+def _ends(view: View, place: str, name: str) -> list[OperatorPlan]:
+    block = view.block(place)
+    return [op for op in block.operators if op.name == name] if block else []
 
 
 def settings(view: View) -> dict[str, Json]:
@@ -95,9 +103,12 @@ def settings(view: View) -> dict[str, Json]:
     }  # fmt: skip
     if recipe.precision in ("bf16", "fp16"):
         data[recipe.precision] = {"enabled": True}
+    if d.recompute == "full":
+        data["activation_checkpointing"] = {"number_checkpoints": view.plan.model.num_layers}
     if d.tp > 1:
         data["tensor_parallel"] = {
             "autotp_size": d.tp,
+            "vocab_parallel_lm_head": True,
             "partition_config": {"use_default_specs": False, "layer_specs": layer_specs(view)},
         }
     return data

@@ -39,6 +39,8 @@ class Target:
     aliases: tuple[str, ...] = ()
     any_strategy: bool = False
     """Holds a strategy for every operator, whatever it is."""
+    holds: tuple[str, ...] = ()
+    """Operators of which it holds other strategies than the roles of trainers, and says itself which it cannot."""
     mixes: bool = False
     """Can hold layers that differ in what they recompute, and says itself which it cannot."""
 
@@ -76,7 +78,9 @@ TARGETS: tuple[Target, ...] = (
         ("torchtitan",),
         ("torchtitan-toml",),
     ),
-    Target("deepspeed", deepspeed.RELEASE, deepspeed.write, ("fsdp",), ("zero",)),
+    Target(
+        "deepspeed", deepspeed.RELEASE, deepspeed.write, ("fsdp",), ("zero",), holds=("lookup",)
+    ),
     Target("accelerate", accelerate.RELEASE, accelerate.write, ("fsdp",), ("fsdp", "fsdp2")),
     Target(
         "transformers",
@@ -163,7 +167,7 @@ def _written(plan: Plan, found: Target) -> list[File]:
     mixed = plan.degrees.recompute == "mixed" and not found.mixes
     limits.refuse(mixed, "layers that differ in what they recompute", pinned("recompute=full"))
     if not found.any_strategy:
-        _only_roles(plan, limits)
+        _only_roles(plan, limits, found.holds)
     d = plan.degrees
     limits.refuse(
         bool(d.pools) and d.order.index("pp") < d.order.index("dp"),
@@ -175,13 +179,13 @@ def _written(plan: Plan, found: Target) -> list[File]:
     return [file for file in files if not plan.cluster.pools or file.name != "remeasure.sh"]
 
 
-def _only_roles(plan: Plan, limits: Limits) -> None:
+def _only_roles(plan: Plan, limits: Limits, holds: tuple[str, ...]) -> None:
     """Refuses operators that do what no role of a trainer says."""
     for block in plan.blocks:
         for op in block.operators:
             cut = " ".join(f"{dim}/{axis}" for axis, dim in op.split.items())
             limits.refuse(
-                not op.by_role,
+                not op.by_role and op.name not in holds,
                 f"{block.name}.{op.name} cut by {cut}",
                 "plan without that pin, or --to mindspore",
             )

@@ -4,15 +4,26 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from plans import plan
 from test_files import holding
 
+from planner.api import Question, price
+from planner.errors import PlannerError
 from planner.export.targets import export
 from planner.export.view import View
-from planner.frontends.launch.json_files import DEEPSPEED_TOP
+from planner.frontends.launch.deepspeed import (
+    CHECKPOINTS,
+    DEEPSPEED_TOP,
+    PRESETS,
+    SPEC,
+    TENSOR,
+    WAYS,
+    ZERO,
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -72,7 +83,53 @@ def test_every_key_is_known() -> None:
         assert data.keys() - {"_about"} <= DEEPSPEED_TOP
         fields = DeepSpeedZeroConfig.model_fields.items()
         names = {str(field.alias or name) for name, field in fields}
-        assert data["zero_optimization"].keys() <= names
+        assert data["zero_optimization"].keys() <= names <= ZERO
+        assert data.get("activation_checkpointing", {}).keys() <= CHECKPOINTS
+
+
+def test_keys_that_check_knows_are_those_that_it_has() -> None:
+    from deepspeed.module_inject.autotp_config import AutoTPPresets, PartitionType, TPLayerSpec
+    from deepspeed.runtime.activation_checkpointing import config
+    from deepspeed.runtime.tensor_parallel.config import TPTrainingConfig
+
+    assert TPTrainingConfig.model_fields.keys() == TENSOR
+    assert {way.value for way in PartitionType} == set(WAYS)
+    assert set(TPLayerSpec.__dataclass_fields__) == SPEC
+    assert all(AutoTPPresets.get_preset(name) for name in PRESETS)
+    words = {
+        v for k, v in vars(config).items() if k.startswith("ACT_CHKPT_") and isinstance(v, str)
+    }
+    assert words >= CHECKPOINTS
+
+
+def test_autotp_splits_what_the_plan_splits(configured: Any) -> None:
+    """Its own classes take the specs, and every module of a Llama gets the way in which the plan cuts its operator."""
+    from deepspeed.module_inject.autotp_config import AutoTPConfig
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    question = Question(
+        model="llama-3-8b", cluster="h100-sxm:8", trainer="mindspore", global_batch=64, seq_len=4096,
+        pins=("embedding.lookup.embed=tp",),
+    )  # fmt: skip
+    made = price(question, {"tp": 2, "zero": 1, "sp": "off"})
+    data = json.loads(export(made, "deepspeed")[0].text)
+    found = configured(data, 4).tensor_parallel_config
+    assert (found.autotp_size, found.vocab_parallel_lm_head) == (2, True)
+    config = AutoTPConfig.from_dict(data["tensor_parallel"]["partition_config"])
+    small = LlamaConfig(
+        num_hidden_layers=1, hidden_size=64, intermediate_size=64, vocab_size=64,
+        num_attention_heads=4, num_key_value_heads=2,
+    )  # fmt: skip
+    names = [name for name, _ in LlamaForCausalLM(small).named_parameters() if "proj" in name]
+    ways = {name.split(".")[-2]: config.find_matching_spec(name) for name in names}
+    column = {"q_proj", "k_proj", "v_proj", "gate_proj", "up_proj"}
+    assert {name for name, spec in ways.items() if spec.partition_type.value == "column"} == column
+    assert {n for n, spec in ways.items() if spec.partition_type.value == "row"} == {
+        "o_proj",
+        "down_proj",
+    }
+    with pytest.raises(PlannerError, match="AutoTP cuts its width"):
+        export(price(replace(question, pins=()), {"tp": 2, "zero": 1, "sp": "off"}), "deepspeed")
 
 
 def test_a_wrong_configuration_is_refused(configured: Any) -> None:

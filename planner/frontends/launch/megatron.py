@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from planner.errors import Fault
+from planner.errors import Fault, alike, listed
 from planner.frontends.launch import megatron_model, megatron_stages
 from planner.frontends.launch.found import Reader, TrainerFile, share_word, without_defaults
 from planner.units import Json
@@ -36,6 +36,14 @@ CHIPS_A_NODE = (
 NODES = ("NNODES", "NODES", "NUM_NODES")
 
 
+PARALLEL = (
+    *DEGREES.values(), "expert-model-parallel-size", "expert-tensor-parallel-size", "sequence-parallel",
+    "micro-batch-size", "global-batch-size", "use-distributed-optimizer", "recompute-granularity", "recompute-method",
+    "recompute-num-layers", "recompute-modules", "pipeline-model-parallel-layout",
+    "num-layers-per-virtual-pipeline-stage", "num-virtual-stages-per-pipeline-rank",
+    "num-distributed-optimizer-instances", "overlap-grad-reduce", "overlap-param-gather",
+)  # fmt: skip
+"""Options that a layout is read from."""
 ASCEND = ("noop-layers", "num-layer-list", "context-parallel-algo")
 """Options that only MindSpeed has."""
 
@@ -56,6 +64,7 @@ def read(path: str, values: Mapping[str, Json], variables: Mapping[str, str]) ->
     if layout.get("vpp", 1) != 1:
         layout.setdefault("schedule", "interleaved")
     _silent(reader, layout, stages, model.experts > 0)
+    _unknown(reader)
     seq = reader.number("seq-length", default=0)
     batch = reader.number("global-batch-size", default=0)
     for key, what in UNPRICED.items():
@@ -203,6 +212,14 @@ def _silent(
         "Add --sequence-parallel.",
     )
     count = reader.number("recompute-num-layers", default=1)
+    if layout["recompute"] == "full" and reader.text("recompute-method") == "uniform":
+        even = (reader.number("num-layers") // int(layout["pp"]),)
+        odd = sorted({layers for layers in stages or even if layers % max(count, 1)})
+        reader.silently(
+            bool(odd),
+            f"recompute-num-layers {count} is no divisor of the {listed(odd, 'and')} layers of a stage.",
+            "The last unit then is smaller than the others; take a divisor.",
+        )
     most = max(stages, default=0) if stages else 0
     if layout["recompute"] == "full" and reader.text("recompute-method") == "block" and most:
         reader.silently(
@@ -213,6 +230,15 @@ def _silent(
         if count < most:
             what = f"full recompute of {count} of {most} layers a stage is priced as of all"
             reader.notes.append(what)
+
+
+def _unknown(reader: Reader) -> None:
+    """Options that are nearly those of the layout: Megatron refuses what it does not know."""
+    for key in sorted(reader.values.keys() - reader.asked - set(PARALLEL)):
+        close = alike(key, PARALLEL, 1, least=0.9)
+        if close:
+            what = f"{key} is no option of Megatron-LM, which refuses it."
+            reader.fault("W03", what, f"Nearest: {close[0]}.")
 
 
 def refused(path: str, key: str, value: Json) -> Fault:

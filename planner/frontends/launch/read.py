@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from planner.errors import PlannerError, listed, nearest
-from planner.frontends.launch import json_files, megatron, torchtitan, yaml_files
+from planner.frontends.launch import deepspeed, json_files, megatron, torchtitan, yaml_files
 from planner.frontends.launch.found import TrainerFile
 from planner.frontends.launch.shell import options
 from planner.frontends.yaml_source import YamlSource, parse_yaml
@@ -109,7 +109,7 @@ def _json(where: str, text: str) -> TrainerFile | None:
         )
     program = _known(data, _JSON_KEYS)
     readers = {
-        "deepspeed": json_files.read_deepspeed,
+        "deepspeed": deepspeed.read_deepspeed,
         "galvatron": json_files.read_galvatron,
         "megatron": json_files.read_megatron,
     }

@@ -8,7 +8,7 @@ import re
 import tomllib
 from collections.abc import Mapping
 
-from planner.errors import PlannerError
+from planner.errors import PlannerError, listed, nearest
 from planner.frontends.launch.found import Reader, TrainerFile, without_defaults
 from planner.units import Json
 
@@ -20,6 +20,18 @@ SCHEDULES = {
     "zbvzerobubble": "zbv",
     "dualpipev": "dualpipev",
 }
+KEYS = frozenset({
+    "data_parallel_replicate_degree", "data_parallel_shard_degree", "fsdp_reshard_after_forward",
+    "enable_fsdp_symm_mem", "tensor_parallel_degree", "enable_sequence_parallel", "spmd_backend",
+    "pipeline_parallel_degree", "pipeline_parallel_split_points", "module_fqns_per_model_part",
+    "pipeline_parallel_first_stage_less_layers", "pipeline_parallel_last_stage_less_layers",
+    "pipeline_parallel_layers_per_stage", "pipeline_parallel_schedule", "pipeline_parallel_schedule_csv",
+    "pipeline_parallel_microbatch_size", "pipeline_parallel_expert_parallel_overlap", "context_parallel_degree",
+    "context_parallel_load_balancer", "context_parallel_ptrr_mask_key", "context_parallel_rotate_method",
+    "expert_parallel_degree", "expert_tensor_parallel_degree", "expert_parallel_comm_backend",
+    "disable_loss_parallel", "enable_async_tensor_parallel", "enable_compiled_autograd",
+})  # fmt: skip
+"""Keys of ``parallelism`` in 0.3.0, 0.2.2 and before."""
 SECTIONS = {
     "TrainingConfig": "training",
     "ParallelismConfig": "parallelism",
@@ -141,6 +153,7 @@ def _read(path: str, values: Mapping[str, Json], mode: str, model: str | None) -
     )
     stages = _pipeline(r, layout, pp)
     _batches(r, layout, pp)
+    _keys(r, pp)
     if r.text("activation_checkpoint.selective_ac_option") == "2":
         r.notes.append(
             "recompute of every second layer is priced as torchtitan's selective mode by operators"
@@ -158,6 +171,22 @@ def _read(path: str, values: Mapping[str, Json], mode: str, model: str | None) -
         precision="fp32" if r.text("training.mixed_precision_param") == "float32" else "bf16",
         stages=stages, notes=tuple(r.notes), faults=tuple(r.faults),
     )  # fmt: skip
+
+
+def _keys(r: Reader, pp: int) -> None:
+    """Keys that it has not, and what its configuration refuses beside numbers."""
+    section, known = "parallelism.", [f"parallelism.{key}" for key in KEYS]
+    for key in sorted(name for name in r.values if name.startswith(section) and name not in known):
+        what = f"parallelism has no key '{key.removeprefix(section)}', and torchtitan refuses it."
+        close = nearest(key.removeprefix(section), KEYS, 2)
+        r.fault("W03", what, f"Nearest: {listed(close)}.")
+    graphs = r.get("training.disable_cuda_graphs")
+    if pp > 1 and graphs is not None and not r.flag("training.disable_cuda_graphs"):
+        r.fault(
+            "W03",
+            f"training.disable_cuda_graphs is {graphs} with pp {pp}; torchtitan has no CUDA graphs in a pipeline.",
+            "Write disable_cuda_graphs = True",
+        )
 
 
 def _pipeline(r: Reader, layout: dict[str, int | str], pp: int) -> tuple[int, ...] | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from planner.errors import alike, listed, nearest
 from planner.frontends.launch.decoder import Decoder, architecture, needed
 from planner.frontends.launch.found import Reader, TrainerFile, without_defaults
 from planner.frontends.yaml_source import YamlSource
@@ -27,6 +28,35 @@ PARALLELISM = frozenset(
     )
 )  # fmt: skip
 """Keys that Accelerate 1.15.0 knows inside its two sections; it ignores any other silently."""
+STRICT: dict[str, frozenset[str]] = {
+    "parallel_config": frozenset({
+        "data_parallel", "model_parallel", "context_parallel", "expert_parallel", "pipeline_stage", "micro_batch_num",
+        "seq_split_num", "use_seq_parallel", "optimizer_shard", "gradient_aggregation_group", "vocab_emb_dp",
+        "context_parallel_algo", "ulysses_degree_in_cp", "mem_coeff",
+    }),
+    "recompute_config": frozenset({
+        "recompute", "select_recompute", "parallel_optimizer_comm_recompute", "select_comm_recompute",
+        "mp_comm_recompute", "recompute_slice_activation", "select_recompute_exclude", "select_comm_recompute_exclude",
+    }),
+}  # fmt: skip
+"""Sections of MindFormers 1.9.0 in which it refuses other keys."""
+LENIENT = frozenset({
+    "parallel", "context", "model", "trainer", "moe_config", "runner_config", "swap_config", "optimizer",
+    "lr_schedule", "train_dataset", "train_dataset_task", "eval_dataset", "callbacks", "processor", "output_dir",
+    "run_mode", "use_parallel", "seed", "load_checkpoint", "micro_batch_interleave_num", "wrapper", "runner_wrapper",
+})  # fmt: skip
+MODES = (
+    "0",
+    "1",
+    "2",
+    "3",
+    "data_parallel",
+    "semi_auto_parallel",
+    "auto_parallel",
+    "hybrid_parallel",
+    "stand_alone",
+)
+"""``parallel_mode`` as a number or a name."""
 
 
 def read_accelerate(source: YamlSource) -> TrainerFile:
@@ -121,10 +151,15 @@ def read_mindformers(source: YamlSource) -> TrainerFile:
         layout |= {"ep": ep, "etp": p["tp"]}
         what = f"expert_parallel {ep} does not divide {model.experts} experts."
         r.silently(model.experts % ep > 0, what, "MindFormers takes it.")
+    ep = r.degree("parallel_config.expert_parallel")
+    r.silently(ep > 1 and not model.experts, f"expert_parallel {ep} does nothing: there are no experts.",
+               "Write expert_parallel: 1")  # fmt: skip
+    _mindformers_keys(r, data)
     layout["zero"] = int(r.flag("parallel.enable_parallel_optimizer"))
     layout |= _recomputed(r)
     turns = _turns(r, p["pp"])
     stages = _mindformers_stages(r, model.layers, p["pp"], layout)
+    _lists(r, stages or (model.layers // p["pp"],) * p["pp"])
     r.silently(p["pp"] > 1 and r.flag("parallel_config.vocab_emb_dp"),
                "vocab_emb_dp is turned off where there are stages.", "Write vocab_emb_dp: False")  # fmt: skip
     if p["pp"] > 1 and turns < p["pp"]:
@@ -138,6 +173,35 @@ def read_mindformers(source: YamlSource) -> TrainerFile:
         global_batch=int(layout["mbs"]) * p["dp"] * turns, seq_len=model.seq or None, precision=_narrow(r),
         stages=stages, notes=tuple(r.notes), faults=tuple(r.faults),
     )  # fmt: skip
+
+
+def _mindformers_keys(r: Reader, data: Mapping[str, Json]) -> None:
+    """Keys that MindFormers refuses, sections that it only warns about, and a mode that MindSpore refuses."""
+    for section, known in STRICT.items():
+        for key in sorted(_section(data, section).keys() - known):
+            r.fault("W03", f"{section} has no key '{key}', and MindFormers refuses it.",
+                    f"Nearest: {listed(nearest(key, known, 2))}.")  # fmt: skip
+    for key in sorted(data.keys() - STRICT.keys() - LENIENT):
+        close = alike(key, (*STRICT, *LENIENT), 1, least=0.8)
+        r.silently(bool(close), f"the section '{key}' is not read.", f"Nearest: {listed(close)}.")
+    mode = r.text("parallel.parallel_mode", default="1").lower()
+    if mode not in MODES:
+        r.fault(
+            "W03",
+            f"parallel.parallel_mode is '{mode}', and MindSpore refuses it.",
+            f"It can be {listed(MODES)}.",
+        )
+
+
+def _lists(r: Reader, stages: tuple[int, ...]) -> None:
+    """Lists of how many layers of every stage recompute: MindFormers takes numbers that no stage has."""
+    for key in ("recompute", "select_recompute"):
+        value = r.get(f"recompute_config.{key}")
+        counts = value if isinstance(value, list) else []
+        for stage, (count, most) in enumerate(zip(counts, stages, strict=False)):
+            r.silently(isinstance(count, int) and count > most,
+                       f"{key} names {count} layers of stage {stage}, which has {most}.",
+                       f"Nearest: {most}, which is all of them.")  # fmt: skip
 
 
 def _turns(r: Reader, pp: int) -> int:
