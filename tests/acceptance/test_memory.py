@@ -13,6 +13,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed._tools.mem_tracker import MemTracker
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.tensor import DTensor
 from torch.testing._internal.distributed.fake_pg import FakeStore
@@ -51,8 +52,10 @@ CASES: dict[str, tuple[str, dict[str, int | str], int]] = {
 """Name to the feed-forward part, layout and chips."""
 
 
-def made(folder: Path, name: str) -> Plan:
+def made(folder: Path, name: str, precision: str = "bf16") -> Plan:
     text, layout, chips = CASES[name]
+    if precision == "fp32" and layout.get("sp") == "off":
+        layout = layout | {"zero": 0}
     (folder / "m.yaml").write_text(MODEL + text)
     question = Question(
         model=str(folder / "m.yaml"),
@@ -60,6 +63,7 @@ def made(folder: Path, name: str) -> Plan:
         trainer="megatron" if layout.get("sp") == "off" else "torchtitan",
         global_batch=2 * chips,
         seq_len=SEQ,
+        precision=precision,
     )
     return price(question, layout, usual=True)
 
@@ -181,3 +185,42 @@ def test_weights_and_states_of_a_rank(name: str, tmp_path: Path) -> None:
     assert terms["memory.optimizer"] == pytest.approx((4.0 + 8.0) * sharded), "fp32, two moments"
     weights = terms.get("memory.weights", 0.0)
     assert weights == pytest.approx(0.0 if level == 3 else 2.0 * whole), "bf16, kept below ZeRO-3"
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_torch_s_tracker_finds_the_same_states(name: str, tmp_path: Path) -> None:
+    """A step with AdamW under torch's ``MemTracker``: weights and gradients behind the backward pass, and both moments.
+
+    States that are sharded as a whole, or not at all: in between FSDP2 holds what it gathered only while it computes.
+    Each parameter has a counter of steps besides.
+    """
+    plan = made(tmp_path, name, "fp32")
+    small = program(settings(View(plan)))
+    assert small.level in (0, 3)
+    with group(small.ranks):
+        torch.set_default_dtype(torch.float32)
+        place = ranks(small)
+        with FakeTensorMode(allow_non_fake_inputs=True):
+            model = apply(Decoder(small, place.grid), place)
+            optimizer = torch.optim.AdamW(model.parameters())
+            seq = SEQ // small.axes["cp"]
+            tokens = torch.zeros(small.micro_batch, seq, dtype=torch.long)
+            targets = tokens[:, None]
+
+            def backwards() -> None:
+                model.loss(model(tokens), targets).backward()
+
+            backwards()  # what the first step alone makes
+            optimizer.step()
+            optimizer.zero_grad()
+            tracker = MemTracker()
+            tracker.track_external(model, optimizer, tokens, targets)
+            with tracker:
+                backwards()
+                kinds = tracker.get_tracker_snapshot("current")[torch.device("cpu")]
+    found = {getattr(kind, "value", kind): size for kind, size in kinds.items()}
+    terms = {term.name: term.value for term in plan.stages[0].memory}
+    counters = 4 * len(list(model.parameters()))
+    assert found["Parameter"] == terms["memory.weights"]
+    assert found["Gradient"] == terms["memory.gradients"]
+    assert found["Optstate"] == terms["memory.optimizer"] + counters
