@@ -9,6 +9,7 @@ from planner.export.files import File, flags, json_text, shell_list
 from planner.export.megatron import MOMENTS, PRECISION, recompute_pairs
 from planner.export.megatron_model import model_pairs
 from planner.export.refusal import Limits, any_level, equal_layers, offloads, pinned, schedules
+from planner.export.remeasure import Remeasured, remeasure
 from planner.export.shape import Shape, shape_of
 from planner.export.view import View, commented, header
 from planner.units import Json
@@ -17,7 +18,7 @@ RELEASE = "MindSpeed-LLM 2.1 on Megatron-Core 0.12"
 
 
 def write(view: View) -> list[File]:
-    """A shell file to source, and the same as JSON.
+    """A shell file to source, the same as JSON, and the script that measures.
 
     Raises:
         PlannerError: the plan has what MindSpeed's arguments cannot say (W01).
@@ -47,7 +48,8 @@ def write(view: View) -> list[File]:
         "plan": lists["PLAN_ARGS"],
         "model": lists["MODEL_ARGS"],
     }
-    return [File("mindspeed.sh", "".join(shell)), File("mindspeed.json", json_text(data))]
+    script = remeasure(view, MEASURED, environment)
+    return [File("mindspeed.sh", "".join(shell)), File("mindspeed.json", json_text(data)), script]
 
 
 def padding_pairs(view: View) -> list[tuple[str, Json]]:
@@ -120,3 +122,17 @@ def _plan_pairs(view: View, shape: Shape) -> list[tuple[str, Json]]:
         *PRECISION[recipe.precision],
         ("--optimizer", "sgd" if recipe.optimizer == "sgd" else "adam"),
     ]
+
+
+MEASURED = Remeasured(
+    framework=RELEASE,
+    command=(
+        'source ./mindspeed.sh; torchrun $LAUNCH "${MINDSPEED_LLM:?the folder of MindSpeed-LLM}/pretrain_gpt.py" '
+        '"${PLAN_ARGS[@]}" "${MODEL_ARGS[@]}" --mock-data --tokenizer-type NullTokenizer '
+        "--lr 1e-4 --train-iters 20 --eval-iters 0 --log-interval 1 --log-throughput"
+    ),
+    seconds=r"elapsed time per iteration \(ms\): ([0-9.]+)",
+    seconds_unit=1e-3,
+    memory=r"max allocated: ([0-9.]+)",
+    memory_gib=1 / 1024,
+)

@@ -10,6 +10,7 @@ from planner.export.files import File, json_text
 from planner.export.mindspore_names import ENDS, ROWS_FIRST
 from planner.export.mindspore_operators import operator_file
 from planner.export.refusal import Limits, any_level, offloads, pinned, schedules
+from planner.export.remeasure import Remeasured, remeasure
 from planner.export.shape import Shape, shape_of
 from planner.export.view import View, commented, header
 from planner.plan.schema import BlockPlan, OperatorPlan
@@ -22,7 +23,9 @@ AXES = ("tp", "cp", "dp")
 
 
 def write(view: View) -> list[File]:
-    """``auto_parallel.py``, the parameters' layouts of every stage, and the module that writes those of operators.
+    """``auto_parallel.py``, the layouts of every stage's parameters, the module that writes those of operators.
+
+    And the script that measures: it runs a training script of one's own, which has MindSpore's ``TimeMonitor``.
 
     Raises:
         PlannerError: what MindSpore cannot hold (W01).
@@ -34,7 +37,7 @@ def write(view: View) -> list[File]:
     for stage in range(view.degrees.pp):
         name = f"parameters_stage_{stage}.json"
         files.append(File(name, json_text({"_about": head} | strategy(view, stage))))
-    return [*files, operator_file(view, RELEASE)]
+    return [*files, operator_file(view, RELEASE), remeasure(view, MEASURED)]
 
 
 def _check(limits: Limits, view: View, shape: Shape) -> None:
@@ -196,3 +199,17 @@ def configured(net):
 {lines}
     return net
 '''
+
+
+MEASURED = Remeasured(
+    framework=RELEASE,
+    command=(
+        'msrun --worker_num="$((NODES * PER_NODE))" --local_worker_num="$PER_NODE" --node_rank="${NODE_RANK:-0}" '
+        '--master_addr="${MASTER_ADDR:-127.0.0.1}" --master_port="${MASTER_PORT:-8118}" '
+        '"${TRAIN:?your script: 20 steps of the net that auto_parallel.configured gives, with TimeMonitor(1)}"'
+    ),
+    seconds=r"per step time: ([0-9.]+) ms",
+    seconds_unit=1e-3,
+    memory=r"Actual peak memory usage[^0-9]*([0-9.]+) *M",
+    memory_gib=1 / 1024,
+)

@@ -37,6 +37,7 @@ LAYOUTS: dict[str, tuple[str, str, str, int, int, str]] = {
     "ascend": ("llama-3-8b", "a910b:64", "mindspore", 64, 4096, "tp=4,pp=4,recompute=full"),
     "ascend-uneven": ("llama-3-70b", "a910b:96", "mindspore", 96, 4096, "tp=8,pp=6,recompute=full"),
     "ascend-selective": ("llama-3-8b", "a910b:32", "mindspore", 64, 4096, "tp=4,dp=8,recompute=selective"),
+    "ascend-speed": ("llama-3-8b", "a910b:64", "mindspeed", 64, 4096, "tp=4,pp=4,recompute=full,zero=1"),
     "ascend-experts": ("deepseek-v3", "a910b:512", "mindspore", 512, 4096, "pp=8,ep=64,recompute=full"),
 }  # fmt: skip
 """Name to model, cluster, trainer, global batch, sequence, layout."""

@@ -17,6 +17,7 @@ from planner.export.targets import TARGETS, export, target
 from planner.export.view import View
 
 OWN = {
+    "mindspeed": "mindspeed",
     "megatron": "megatron",
     "torchtitan": "torchtitan",
     "fsdp": "accelerate",

@@ -23,9 +23,15 @@ FILES = {
     "mindformers": "mindformers.yaml",
     "deepspeed": "deepspeed.json",
     "accelerate": "accelerate.yaml",
+    "mindspeed": "mindspeed.sh",
 }
-OURS = {"megatron": ["megatron"], "torchtitan": ["torchtitan", "torchtitan-0.2"], "mindspore": ["mindformers"],
-        "fsdp": ["deepspeed", "accelerate"]}  # fmt: skip
+OURS = {
+    "megatron": ["megatron"],
+    "mindspeed": ["mindspeed"],
+    "torchtitan": ["torchtitan", "torchtitan-0.2"],
+    "mindspore": ["mindformers"],
+    "fsdp": ["deepspeed", "accelerate"],
+}
 CASES = [
     (name, to) for name, row in LAYOUTS.items() for to in OURS[row[2]] if name in holding(to)
 ]  # fmt: skip
@@ -40,7 +46,7 @@ def written(name: str, to: str, folder: Path) -> Path:
 def asked(name: str, to: str) -> Question:
     """What the formats leave open: the cluster always; recipes and models some."""
     model, cluster, _, batch, seq, _ = LAYOUTS[name]
-    keeps = to in ("megatron", "mindformers")
+    keeps = to in ("megatron", "mindformers", "mindspeed")
     return Question(
         model="" if keeps else model,
         cluster=cluster,

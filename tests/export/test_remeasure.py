@@ -25,6 +25,9 @@ LOGS = {
     "mindformers": "loss: 9.1, per_step_time: {ms:.0f}ms, Actual peak memory usage (with fragments): 40960M",
     "accelerate": "step 7 took {s:.4f} s, peak 40.000 GiB",
     "deepspeed": "step 7 took {s:.4f} s, peak 40.000 GiB",
+    "mindspeed": " iteration 7/ 20 | elapsed time per iteration (ms): {ms:.1f} |\n| max allocated: 40960.00 |",
+    "mindspore": "Train epoch time: {ms:.3f} ms, per step time: {ms:.3f} ms\n"
+    "Actual peak memory usage (with fragments): 40960M",
     "galvatron": "elapsed time per iteration (ms): {ms:.1f} max memory: 40960.0",
     "maxtext": "completed step: 7, seconds: {s:.3f}, TFLOP/s/device: 300.1, Tokens/s/device: {rate:.3f}, loss: 9.1",
 }
@@ -36,6 +39,18 @@ PLANS = {
     "deepspeed": ["fsdp"],
     "galvatron": ["fsdp"],
     "maxtext": ["titan-ring"],
+    "megatron-bridge": ["dense", "experts"],
+    "torchtitan-0.2": ["titan"],
+    "transformers": ["fsdp"],
+    "mindspore": ["ascend"],
+    "mindspeed": ["ascend-speed"],
+    "galvatron-head": ["fsdp"],
+}
+LOGS |= {
+    "megatron-bridge": LOGS["megatron"],
+    "torchtitan-0.2": LOGS["torchtitan"],
+    "transformers": LOGS["accelerate"],
+    "galvatron-head": LOGS["galvatron"],
 }
 
 NEAR = {"maxtext": 0.4, "megatron": 0.03}
@@ -100,9 +115,14 @@ def test_a_log_without_steps_is_said(tmp_path: Path) -> None:
     assert "no times of steps" in done.stderr
 
 
+def test_every_target_but_torch_measures() -> None:
+    """What DTensor's file says is run by ``check --run``."""
+    assert PLANS.keys() == LOGS.keys() == {target.name for target in TARGETS} - {"dtensor"}
+
+
 @pytest.mark.parametrize("to", [t.name for t in TARGETS if t.name not in ("mindspore", "dtensor")])
 def test_scripts_are_shell(to: str) -> None:
-    for name in ("data", "fsdp", "ascend", "titan"):
+    for name in ("data", "fsdp", "ascend", "titan", "ascend-speed"):
         try:
             files = export(plan(name), to)
         except PlannerError:
