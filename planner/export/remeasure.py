@@ -77,7 +77,9 @@ def measured_row(view: View, framework: str) -> dict[str, Json]:
         "source": f"remeasure.sh of {plan.made_by}",
         "group": f"{plan.cluster.name} {framework} {plan.model.name}",
         "model": _model_facts(shape, plan.model.name, plan.recipe.seq),
-        "hardware": {"chip": plan.cluster.chip, "chip_key": plan.cluster.chip, "num_chips": view.world},
+        "hardware": {
+            "chip": plan.cluster.chip, "chip_key": plan.cluster.chip, "num_chips": view.world, **_network(view),
+        },
         "parallel": {
             "dp": d.dp, "tp": d.tp, "pp": d.pp, "cp": d.cp, "ep": d.ep if moe else None,
             "etp": d.etp if moe else None, "vpp": d.vpp, "sp": d.sequence_parallel, "zero": view.level,
@@ -88,6 +90,14 @@ def measured_row(view: View, framework: str) -> dict[str, Json]:
         },
         "measured": {},
     }  # fmt: skip
+
+
+def _network(view: View) -> dict[str, Json]:
+    """The network between nodes, where the plan has one: what a row does not state is assumed."""
+    levels = view.plan.cluster.levels
+    if len(levels) < 2 or view.world <= levels[0].size:
+        return {}
+    return {"inter": f"{levels[-1].bandwidth * 8 / 1e9:g} Gb/s per GPU"}
 
 
 def _model_facts(shape: Shape, name: str, seq: int) -> dict[str, Json]:

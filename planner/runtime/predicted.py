@@ -97,6 +97,8 @@ def _states(part: Part, plan: Program) -> Iterator[tuple[Key, float]]:
         if m.phase == "gradient":
             yield ("backward", m.kind, _across(m, axis, plan)), m.bytes
         else:
+            if gathers.get(m.tensor) and plan.pp > 1:
+                continue  # stages keep what they gathered until the last micro-batch
             phase = "backward" if gathers.get(m.tensor) else "forward"
             gathers[m.tensor] = 1
             yield (phase, m.kind, axis), m.bytes

@@ -236,14 +236,16 @@ def program(settings: Json) -> Program:
     Raises:
         PlannerError: the plan was made by a version that did not say how operators take their tensors (W06).
     """
-    if not all(
-        op["operands"]
-        for block in settings["blocks"].values()
-        for op in block["operators"].values()
-    ):
+    older = {
+        "in which order operators take tensors": not all(
+            op["operands"] for b in settings["blocks"].values() for op in b["operators"].values()
+        ),
+        "what stages send": settings["mesh"].get("pp", 1) > 1 and not all(settings["sends"]),
+    }
+    for what in (what for what, lacks in older.items() if lacks):
         raise PlannerError.of(
-            "W06", "The plan does not say in which order operators take tensors.", "Make it again: shardwright plan …"
-        )  # fmt: skip
+            "W06", f"The plan does not say {what}.", "Make it again: shardwright plan …"
+        )
     schedule, states = settings["schedule"], settings["states"]
     sequences = schedule["micro_batch"] * settings["mesh"]["dp"]
     blocks: dict[str | int, Part] = {}

@@ -58,7 +58,7 @@ def states(move: Move, part: Part, plan: Program) -> float:
         return held(move.tensor, part, plan)
     experts = move.tensor.startswith("expert")
     names = [
-        n for n in part.weights if ("ep" in part.placed(n)) == experts and _owns(part, n, plan)
+        n for n in part.weights if ("edp" in part.placed(n)) == experts and _owns(part, n, plan)
     ]
     cut = plan.shard if plan.level and move.kind == "all-reduce" else 1
     return sum(held(name, part, plan) for name in names) / cut
