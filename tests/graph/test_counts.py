@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.graph.architecture import Architecture, Attention, Experts, LatentAttention, Layer, Mlp
@@ -40,6 +40,7 @@ def count(arch):
     return build_model(arch, 8).num_params
 
 
+@settings(deadline=None)
 @given(small, small, st.integers(1, 6), st.integers(1, 6), small, small, small, st.booleans())
 def test_llama(layers, h, groups, each, d, f, v, tied):
     heads = groups * each
@@ -50,6 +51,7 @@ def test_llama(layers, h, groups, each, d, f, v, tied):
     assert count(arch) == expected
 
 
+@settings(deadline=None)
 @given(small, st.integers(1, 6), small, small, small)
 def test_gpt2(layers, heads, d, v, positions):
     """12 h² + 13 h a layer (GPT-2), embeddings, positions and a last norm."""
@@ -70,6 +72,7 @@ def test_gpt2(layers, heads, d, v, positions):
     assert count(arch) == v * h + positions * h + layers * (12 * h * h + 13 * h) + 2 * h
 
 
+@settings(deadline=None)
 @given(
     st.integers(1, 6), small, small, small, small, st.one_of(st.none(), small), st.integers(2, 6)
 )

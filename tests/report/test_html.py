@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 from importlib.resources import files
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.cost.memory import TERMS
@@ -264,6 +264,7 @@ def test_the_price_command_prices_the_same_plan() -> None:
         assert again.degrees == plan.degrees
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(0.01, 100), min_size=1, max_size=30))
 def test_areas_of_the_treemap(sizes: list[float]) -> None:
     boxes = squarified(sorted(sizes, reverse=True), Box(0, 0, 100, 30))

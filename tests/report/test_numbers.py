@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.report.numbers import bar, gib, gib_parts, percents, seconds_parts, slower
@@ -12,6 +12,7 @@ from planner.units import GIB, show_seconds
 PARTS = st.lists(st.floats(1e-7, 1e3), min_size=1, max_size=9)
 
 
+@settings(deadline=None)
 @given(PARTS)
 def test_memory_parts_sum_to_the_total(parts: list[float]) -> None:
     sizes = [part * GIB for part in parts]
@@ -24,12 +25,14 @@ def test_memory_parts_sum_to_the_total(parts: list[float]) -> None:
         assert abs(float(text.replace(",", "")) - size) <= 0.1 + 1e-9
 
 
+@settings(deadline=None)
 @given(PARTS)
 def test_shares_sum_to_100(parts: list[float]) -> None:
     shown = [text.removesuffix(" %") for text in percents(parts, sum(parts))]
     assert sum(0 if text == "<1" else int(text) for text in shown) == 100
 
 
+@settings(deadline=None)
 @given(PARTS)
 def test_seconds_sum_to_the_total(parts: list[float]) -> None:
     total = sum(parts)
@@ -62,12 +65,14 @@ def test_slower() -> None:
     ]  # fmt: skip
 
 
+@settings(deadline=None)
 @given(st.floats(0, 1e6), st.floats(0, 1e6), st.integers(4, 30))
 def test_bars_are_no_longer_than_their_room(a: float, b: float, width: int) -> None:
     assert len(bar(min(a, b), max(a, b), width)) <= width
     assert bool(bar(min(a, b), max(a, b), width)) == (min(a, b) > 0)
 
 
+@settings(deadline=None)
 @given(st.lists(st.text("abc 12", min_size=1, max_size=30), max_size=6), st.integers(30, 60))
 def test_flow_keeps_every_word_and_the_width(pieces: list[str], width: int) -> None:
     lines = flow(pieces, " · ", width, "  Label    ", 11)
