@@ -100,7 +100,7 @@ def test_a_domain_of_many_hosts() -> None:
     assert (cluster.chips_per_host, cluster.num_chips) == (4, 144)
     domain, network = cluster.levels
     assert domain.size == 72
-    layout = {"tp": 8, "dp": 18, "zero": 1, "sp": "on"}
+    layout = {"tp": 8, "dp": 18, "zero": 1, "sp": "on", "mbs": 1}
     seconds = {
         name: tensor_seconds(price(replace(question, what_if=changes), layout))
         for name, changes in {
@@ -127,7 +127,7 @@ def test_a_flat_network_has_no_node(tmp_path: Path) -> None:
     for tp in (8, 16):
         question = Question(model="gpt3-175b", cluster=str(path), global_batch=256, seq_len=2048)
         layout = {"tp": tp, "pp": 4, "dp": 64 // tp, "zero": 1, "sp": "on", "recompute": "full"}
-        seconds.append(tensor_seconds(price(question, layout)))
+        seconds.append(tensor_seconds(price(question, layout | {"mbs": 1, "vpp": 1})))
     assert seconds[1] == pytest.approx(seconds[0] * (15 / 16) / (7 / 8), rel=0.08)
 
 
