@@ -14,8 +14,6 @@ from cli.options import FORMATS, chosen, details
 from planner.output.files import REPORT, check_outputs, is_trace, write_output
 from planner.plan.schema import NoPlan, Plan
 from planner.plan.write import write_plan
-from planner.report.data import render_yaml
-from planner.report.markdown import render_markdown
 from planner.report.text import render
 from planner.units import show_seconds
 
@@ -94,8 +92,12 @@ def deliver(
     if output.format == "json":
         screen.write(write_plan(answer))
     elif output.format == "yaml":
+        from planner.report.data import render_yaml
+
         screen.write(render_yaml(answer))
     elif output.format == "markdown":
+        from planner.report.markdown import render_markdown
+
         screen.write(render_markdown(answer))
     else:
         steps = [] if screen.quiet else next_steps

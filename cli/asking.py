@@ -48,9 +48,11 @@ def earlier_plan(like: Path | None) -> Plan | None:
     Raises:
         PlannerError: as :func:`planner.plan.read.read_plan`.
     """
+    if like is None:
+        return None
     from planner.plan.read import read_plan
 
-    return None if like is None else read_plan(like)
+    return read_plan(like)
 
 
 def own_layout(text: str | None) -> Mapping[str, int | str]:
@@ -62,12 +64,13 @@ def own_layout(text: str | None) -> Mapping[str, int | str]:
     from cli.layout import divided
     from cli.options import settings
     from planner.errors import PlannerError
-    from planner.plan.layout import layout_of
-    from planner.plan.read import read_plan
 
     if text is None:
         return {}
     if "=" not in text or Path(text).is_file():
+        from planner.plan.layout import layout_of
+        from planner.plan.read import read_plan
+
         plan = read_plan(Path(text))
         return layout_of(plan.degrees, plan.pins)
     layout, others = divided(settings([text], "--warm-start"))

@@ -65,7 +65,9 @@ def price(question: Question, layout: Mapping[str, int | str], *, usual: bool = 
     """
     pools = _pools(question)
     if pools is None:
-        return planning.price(question, layout, usual=usual)
+        from planner import pricing
+
+        return pricing.price(question, layout, usual=usual)
     from planner.pooled import price_pools
 
     return price_pools(question, pools, layout)
@@ -75,7 +77,9 @@ def sensitive(question: Question, answer: Plan) -> tuple[Sensitivity, ...]:
     """The step of a plan with every number of its hardware a fifth lower and higher; largest effect first."""
     pools = _pools(question)
     if pools is None:
-        return planning.sensitive(question, answer)
+        from planner.pricing import sensitive as on_chips
+
+        return on_chips(question, answer)
     from planner.pooled import sensitive as on_pools
 
     return on_pools(question, pools, answer)

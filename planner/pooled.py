@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 
+from planner.answered import drawn, header_of, made_by
 from planner.cost.prices import Prices, prices, with_cut
 from planner.errors import PlannerError
 from planner.hardware.change import hardware_numbers
@@ -14,7 +15,6 @@ from planner.hardware.pools import Pools
 from planner.plan.figures import Sensitivity
 from planner.plan.layout import SEATS, layout_of, plain
 from planner.plan.schema import Assumption, NoPlan, Plan
-from planner.planning import drawn, header_of, made_by
 from planner.question import Question, Understood, assumed_hardware, fingerprint, understand
 from planner.search.engine import Progress
 from planner.search.miss import build_miss

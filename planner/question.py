@@ -13,7 +13,6 @@ from typing import TypeVar, get_args
 
 from planner.errors import Fault, PlannerError, listed, nearest
 from planner.frontends.cluster_file import read_cluster
-from planner.frontends.launch.read import is_trainer_file, read_trainer_file
 from planner.frontends.model_file import read_model
 from planner.frontends.recipe_file import RecipeFile, read_recipe
 from planner.graph.adapters import trained_by_adapters
@@ -26,7 +25,6 @@ from planner.hardware.limit import memory_limit
 from planner.plan.asked import Asked
 from planner.plan.schema import Assumption, Fingerprints
 from planner.recipe import DEFAULT_BATCH_TOKENS, PRECISIONS, Lora, OptimizerName, Recipe
-from planner.search.operator_faults import impossible
 from planner.search.operator_pins import divided
 from planner.search.pins import Pins, parse_pins
 from planner.trainers.registry import get_trainer
@@ -140,8 +138,11 @@ def understand(question: Question, cluster: Cluster | None = None) -> Understood
         copy_kv=pins.copy_kv,
         uneven_chunks=pins.fixed("vpp") is not None,
     )
-    if wrong := impossible(task, operators):
-        raise PlannerError(*wrong)
+    if operators:
+        from planner.search.operator_faults import impossible
+
+        if wrong := impossible(task, operators):
+            raise PlannerError(*wrong)
     return Understood(
         task=task,
         pins=replace(pins, operators=operators),
@@ -167,6 +168,10 @@ def with_trainer_file(
         The question filled, what was taken, and the file's own layout.
     """
     path = Path(question.model).expanduser()
+    if not path.is_file():
+        return question, (), {}
+    from planner.frontends.launch.read import is_trainer_file, read_trainer_file
+
     if not is_trainer_file(path):
         return question, (), {}
     found = read_trainer_file(path)

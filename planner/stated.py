@@ -220,6 +220,24 @@ def fastest(stated: Stated, pins: Pins, time_limit: float, *, usual: bool = Fals
     return Filled(found.row(0), rows, proof_of(found))
 
 
+def own_layout(
+    known: Understood, layout: Mapping[str, int | str], time_limit: float
+) -> Prices | None:
+    """The user's own layout, filled in as the fastest; else that of the model's file, filled in as the trainer does.
+
+    None where the file's is for other chips or breaks rules, of which ``check`` tells.
+    """
+    if layout:
+        return fastest(read_layout(known, layout), Pins(), time_limit).prices
+    stated = read_layout(known, known.file_layout)
+    if any(faults(stated.task, stated.row)):
+        return None
+    try:
+        return stated.priced(stated.task, stated.row)
+    except PlannerError:
+        return None
+
+
 def _best_of_all(stated: Stated, task: Task, rows: Candidates) -> Filled:
     """The same where layers are divided, for which there are no bounds: all ways are priced exactly."""
     _, alike = distinct([rows.micro_batch, rows.recompute])

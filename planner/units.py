@@ -7,7 +7,7 @@ Everything in the engine is in bytes, seconds, bytes/s, FLOPs and FLOP/s. This m
 from __future__ import annotations
 
 import re
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,8 @@ Number: TypeAlias = "float | Array | IntArray"
 """Anything a cost function takes: a scalar or an array that broadcasts."""
 Json: TypeAlias = Any
 """A value as json or YAML parsers return it, before validation."""
+
+_Kind = TypeVar("_Kind", np.int64, np.float64)
 
 KIB, MIB, GIB = 2.0**10, 2.0**20, 2.0**30
 KB, MB, GB, TB = 1e3, 1e6, 1e9, 1e12
@@ -52,6 +54,15 @@ _FLOPS = {
     "pflop/s": PETA,
 }
 _QUANTITY = re.compile(r"^\s*([0-9][0-9_]*(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?)\s*([A-Za-zµ/]+)\s*$")
+
+
+def unique(values: npt.NDArray[_Kind]) -> npt.NDArray[_Kind]:
+    """Distinct rows, or numbers, in order: ``np.unique``, which loads masked arrays unless it returns indices too.
+
+    >>> unique(np.array([2, 1, 2]))
+    array([1, 2])
+    """
+    return np.unique(values, axis=0, return_index=True)[0]
 
 
 def parse_quantity(text: str, kind: str) -> float:

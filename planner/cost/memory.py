@@ -99,37 +99,64 @@ def memory_parts(p: Prices, blocks: Counts, flying: Array) -> tuple[Array, ...]:
     memory, columns = p.task.trainer.memory, _columns(blocks)
     parameters = _parameters(p, columns)
     copies = _of(p, p.states.gathered, parameters)
-    at_once = np.where(p.rows.sharding == WEIGHTS, memory.step_params, np.inf)[:, None]
-    temporary = _of(p, p.states.temporary, parameters)
-    if memory.optimizer_bytes:
-        temporary = np.minimum(temporary, memory.optimizer_bytes * at_once)
-    moments = _moments(p, columns, flying, temporary)
-    alive = np.stack([sum(parts[1:], parts[0]) for parts in moments])
-    worst = alive.argmax(axis=0)
-    activations, working, logits, buffers = (
-        np.choose(worst, kind) for kind in zip(*moments, strict=True)
-    )
-    spare = (memory.fragmentation - 1.0) * (alive.max(axis=0) + copies)
+    alive = _alive(p, columns, flying, parameters)
+    spare = (memory.fragmentation - 1.0) * (alive.most + copies)
+    worst, none = alive.worst, np.zeros_like(copies)
     return (
         _of(p, p.states.weights, parameters) + copies + _frozen(p, columns, p.states.frozen),
         _of(p, p.states.gradients, parameters),
         _of(p, p.states.optimizer, parameters) + of_tables(p, blocks),
-        activations,
-        working,
-        logits,
-        buffers + spare,
+        np.where(worst < 2, alive.activations, none),
+        np.where(worst == 1, alive.working, none),
+        np.where(worst == 0, alive.logits, none),
+        np.choose(worst, (alive.tables, alive.layers, alive.temporary)) + spare,
         np.full_like(copies, memory.runtime_bytes),
     )
 
 
-def _moments(
-    p: Prices, columns: Array, flying: Array, temporary: Array
-) -> tuple[tuple[Array, ...], ...]:
-    """What is alive beside the states when the loss, a layer and the optimizer run.
+def memory_total(p: Prices, blocks: Counts, flying: Array) -> Array:
+    """The sum of :func:`memory_parts`, without telling them apart; ``(n, stages)``."""
+    memory, columns = p.task.trainer.memory, _columns(blocks)
+    parameters = _parameters(p, columns)
+    most = _alive(p, columns, flying, parameters).most
+    copies = _of(p, p.states.gathered, parameters) if p.states.gathered.any() else 0.0
+    spare = (memory.fragmentation - 1.0) * (most + copies)
+    return _states(p, columns, blocks, parameters) + most + spare
 
-    Returns:
-        For each of the three moments: activations, working set, logits, buffers; ``(n, stages)`` each, in bytes.
-    """
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Alive:
+    """What is alive beside the states when the loss, a layer or the optimizer runs. Bytes, ``(n, stages)``."""
+
+    activations: Array
+    """Of all micro-batches in flight, when the loss or a layer runs."""
+    logits: Array
+    """When the loss runs, as are the gathered ``tables``."""
+    tables: Array
+    working: Array
+    """When a layer runs backwards, as are the gathered ``layers``."""
+    layers: Array
+    temporary: Array
+    """When the optimizer runs."""
+
+    @property
+    def _moments(self) -> tuple[Array, Array, Array]:
+        loss, layer = self.logits + self.tables, self.working + self.layers
+        return self.activations + loss, self.activations + layer, self.temporary
+
+    @property
+    def worst(self) -> IntArray:
+        """Which moment needs most: 0 the loss, 1 a layer, 2 the optimizer."""
+        return np.asarray(np.stack(self._moments).argmax(axis=0))
+
+    @property
+    def most(self) -> Array:
+        """What it needs."""
+        loss, layer, step = self._moments
+        return np.maximum(np.maximum(loss, layer), step)
+
+
+def _alive(p: Prices, columns: Array, flying: Array, parameters: tuple[Array, Array]) -> _Alive:
     rows, key, memory = p.rows, p.key, p.task.trainer.memory
     wide = (slice(None), None)
     saved = p.table.saved[rows.recompute, key]
@@ -140,17 +167,20 @@ def _moments(
         passing = IN_TRANSIT * _most(columns, leaving(p))
         body = np.where(rows.in_host("activations")[wide], np.minimum(passing, body), body)
     at_loss = np.where(rows.schedule[wide] == 0, flying, 1.0)
-    activations = body + head * at_loss
     working = _most(columns, p.table.working[rows.recompute, key])
-    working = working + memory.wgrad_bytes * _most(columns, p.table.largest[key])
     split = memory.logit_bytes + memory.logit_whole_bytes * rows.tp[wide]
-    logits = columns[-1] * split * p.table.logits[key][wide]
     layers, tables = (size * p.task.recipe.weight_bytes for size in _gathered(p, columns))
-    none = np.zeros_like(flying)
-    return (
-        (activations, none, logits, tables),
-        (activations, working, none, layers),
-        (none, none, none, temporary),
+    temporary = _of(p, p.states.temporary, parameters)
+    if memory.optimizer_bytes:
+        at_once = np.where(rows.sharding == WEIGHTS, memory.step_params, np.inf)[wide]
+        temporary = np.minimum(temporary, memory.optimizer_bytes * at_once)
+    return _Alive(
+        activations=body + head * at_loss,
+        logits=columns[-1] * split * p.table.logits[key][wide],
+        tables=tables,
+        working=working + memory.wgrad_bytes * _most(columns, p.table.largest[key]),
+        layers=layers,
+        temporary=temporary,
     )
 
 
@@ -162,22 +192,22 @@ def memory_bound(p: Prices, enough: float = np.inf) -> Array:
         enough: bytes; where the states alone need more, they are the bound.
     """
     blocks = outer_stages(p)
-    bound = _states_bound(p, blocks[:, :1])
+    columns = _columns(blocks[:, :1])
+    bound = _states(p, columns, blocks[:, :1], _parameters(p, columns))[:, 0]
     left = np.flatnonzero(bound <= enough)
     if len(left):
         p, blocks, last = p.take(left), blocks[left], p.rows.pp[left, None] - 1
         stage = np.concatenate([np.zeros_like(last), np.minimum(1, last), last], axis=1)
-        parts = memory_parts(p, blocks, held_at_least(p, blocks, stage))
-        bound[left] = sum(parts[1:], parts[0]).max(axis=1)
+        bound[left] = memory_total(p, blocks, held_at_least(p, blocks, stage)).max(axis=1)
     return bound
 
 
-def _states_bound(p: Prices, blocks: Counts) -> Array:
-    """What stays on a stage whatever runs; costs little and rules out many; ``(n,)``."""
-    columns, states = _columns(blocks), p.states
+def _states(p: Prices, columns: Array, blocks: Counts, parameters: tuple[Array, Array]) -> Array:
+    """What stays on a stage whatever runs; costs little and rules out many; ``(n, stages)``."""
+    states = p.states
     always = states.weights + states.gathered + states.gradients + states.optimizer
-    total = _of(p, always, _parameters(p, columns)) + _frozen(p, columns, states.frozen)
-    return np.asarray((total + of_tables(p, blocks))[:, 0] + p.task.trainer.memory.runtime_bytes)
+    total = _of(p, always, parameters) + _frozen(p, columns, states.frozen) + of_tables(p, blocks)
+    return np.asarray(total + p.task.trainer.memory.runtime_bytes)
 
 
 def host_bound(p: Prices) -> Array:

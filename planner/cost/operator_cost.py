@@ -112,7 +112,8 @@ def _attention_seconds(s: Setting, block: Block, op: Operator, split: Split, flo
         start=np.ones_like(s.sequences),
     )
     pieces = np.where(steps > 1, s.task.trainer.ring_chunks * steps, 1.0)
-    keys = s.local(block, "keys", tuple(a for a, d in split.items() if d == "keys")) / pieces
+    cut = tuple(axis for axis, dim in split.items() if dim == "keys")
+    keys = s.local("keys", block.sizes["keys"], cut) / pieces
     chip, precision = s.task.cluster.chip, s.task.recipe.precision
     reach = np.minimum(keys, 2.0 * _attended(block, op) * block.sizes["keys"])
     one = kernels.attention(

@@ -24,7 +24,7 @@ from planner.cost.table import BlockTable, block_table
 from planner.hardware.chip import Chip
 from planner.hardware.pools import blended
 from planner.trainers.trainer import Task
-from planner.units import Array, BoolArray, Counts, IntArray
+from planner.units import Array, BoolArray, Counts, IntArray, unique
 
 STATE_COLUMNS = ("dp", "tp", "pp", "cp", "ep", "etp", "order", "sharding", "shard_group", "offload")
 """What the price of states depends on, and micro-batches where gradients have no buffer of their own; few distinct
@@ -340,8 +340,7 @@ def busiest_stage(p: Prices, seconds: Array) -> Array:
     for pair in range(len(first)):
         mine = order[starts[pair] : starts[pair + 1]]
         held = cut_of(p.take(mine[:1])).sum(axis=1)
-        kinds = np.unique(held, axis=0)
-        busiest[mine] = (seconds[mine] @ kinds.T).max(axis=1)
+        busiest[mine] = (seconds[mine] @ unique(held).T).max(axis=1)
     return busiest
 
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import reduce
 from math import prod
+from operator import mul
+from typing import TypeAlias
 
 import numpy as np
 
@@ -15,6 +18,8 @@ from planner.hardware.mesh import members
 from planner.trainers.trainer import Task
 from planner.units import Array, IntArray
 
+_Size: TypeAlias = tuple[DimName, float, tuple[AxisName, ...]]
+"""A dim with its whole size, and the axes that cut it."""
 EXPERT_AXES: tuple[AxisName, ...] = ("etp", "ep", "edp")
 """Expert axes, innermost first: they factor the ranks that cp, dp and tp factor too."""
 
@@ -30,20 +35,22 @@ class Setting:
     """For every axis, its members at each level; ``(levels, n)``."""
     sequences: Array
     """Sequences of one micro-batch on all data-parallel ranks; ``(n,)``."""
-    memo: dict[tuple[DimName, float, tuple[AxisName, ...]], Array] = field(default_factory=dict)
+    memo: dict[_Size, Array] = field(default_factory=dict)
     """Local sizes already worked out; dims recur in most operators."""
+    points: dict[tuple[float, tuple[_Size, ...]], Array] = field(default_factory=dict)
+    """Products of them: tensors recur too."""
 
-    def local(self, block: Block, dim: DimName, cut: tuple[AxisName, ...]) -> Array:
+    def local(self, dim: DimName, whole: float, cut: tuple[AxisName, ...]) -> Array:
         """Size of a dim on one rank when these axes cut it.
 
         A followed dim is copied beyond its size; what the trainer cuts unevenly counts for the fullest rank.
         """
-        key = (dim, block.sizes[dim], cut)
+        key = (dim, whole, cut)
         if key not in self.memo:
-            self.memo[key] = self._local(block.sizes[dim], dim, cut)
+            self.memo[key] = self._local(dim, whole, cut)
         return self.memo[key]
 
-    def _local(self, whole: float, dim: DimName, cut: tuple[AxisName, ...]) -> Array:
+    def _local(self, dim: DimName, whole: float, cut: tuple[AxisName, ...]) -> Array:
         size = np.asarray(whole, dtype=np.float64)
         parts = prod((self.degrees[axis] for axis in cut), start=np.float64(1.0))
         if dim in FOLLOWS:
@@ -57,15 +64,18 @@ class Setting:
         self, block: Block, dims: Iterable[DimName], cut: Mapping[AxisName, DimName]
     ) -> Array:
         """Points on one rank of the space over these dims, under a strategy or a sharding; ``(n,)`` or 0-d."""
-        fixed, total = 1.0, None
+        fixed, sizes = 1.0, []
         for dim in dims:
             axes = tuple(axis for axis, name in cut.items() if name == dim)
             if not axes and dim not in PER_SEQUENCE and dim not in self.task.trainer.uneven:
                 fixed *= block.sizes[dim]
             else:
-                size = self.local(block, dim, axes)
-                total = size if total is None else total * size
-        return np.asarray(fixed if total is None else total * fixed)
+                sizes.append((dim, block.sizes[dim], axes))
+        key = fixed, tuple(sizes)
+        if key not in self.points:
+            parts = [self.local(*size) for size in sizes]
+            self.points[key] = np.asarray(reduce(mul, parts) * fixed if parts else fixed)
+        return self.points[key]
 
     def tensor_bytes(self, block: Block, tensor: Tensor, layout: Layout) -> Array:
         """Bytes of a tensor on one rank under a layout."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -25,7 +26,7 @@ KEY_COLUMNS = ("sp", "tp", "cp", "ep", "etp", "micro_batch", "operators")
 """What a block's cost depends on: neither dp nor pp, since a rank's share of a micro-batch is the same."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class BlockTable:
     """Costs of one block on one rank for one micro-batch; arrays ``(keys, blocks)`` unless said otherwise."""
 
@@ -59,12 +60,12 @@ class BlockTable:
     logits: Array
     """Logits on one rank (elements); ``(keys,)``."""
 
-    @property
+    @cached_property
     def total_forward(self) -> Array:
         """Seconds forwards with exposed communication."""
         return np.asarray(self.forward + self.exposed[:, 0].sum(axis=0))
 
-    @property
+    @cached_property
     def total_backward(self) -> Array:
         """Seconds backwards with exposed communication and recompute; ``(modes, keys, blocks)``."""
         return np.asarray(self.backward + self.exposed[:, 1].sum(axis=0) + self.recompute)

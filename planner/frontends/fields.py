@@ -7,6 +7,7 @@ message names the unit that it looks like.
 
 from __future__ import annotations
 
+import json
 import math
 import types
 import typing
@@ -29,10 +30,20 @@ if TYPE_CHECKING:
 UNIT_SUFFIXES = ("_gib", "_mib", "_gbps", "_tflops", "_us")
 
 
+def typed(value: Json) -> Json:
+    """An override as typed on a command line: JSON where it is JSON, text otherwise."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except (ValueError, RecursionError):
+        return value
+
+
 class Description(Documented):
     """What every mapping in a description file has in common: no unknown keys, nothing converted silently."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, defer_build=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from planner.frontends.families import classic, llama_like, mixtures
 from planner.frontends.families.common import Family
 from planner.frontends.families.config import DESCRIBE, Config
 from planner.frontends.families.refused import ARCHITECTURES, MULTIMODAL, REFUSED
+from planner.frontends.fields import typed
 from planner.graph.architecture import Architecture
 from planner.units import Json
 
@@ -140,16 +141,6 @@ def _unique(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
                 raise _RepeatedKeyError(key[:40])
             seen.add(key)
     return out
-
-
-def typed(value: Json) -> Json:
-    """An override as typed on a command line: JSON where it is JSON, text otherwise."""
-    if not isinstance(value, str):
-        return value
-    try:
-        return json.loads(value)
-    except (ValueError, RecursionError):
-        return value
 
 
 # -- recognising -----------------------------------------------------------------------------------

@@ -13,9 +13,7 @@ from typing import TypeAlias
 
 from planner.errors import Fault, PlannerError, listed, nearest
 from planner.frontends.catalog import find_model
-from planner.frontends.fields import checked
-from planner.frontends.hf_config import read_config, typed
-from planner.frontends.launch.read import is_trainer_file, read_trainer_file
+from planner.frontends.fields import checked, typed
 from planner.frontends.model_schema import KindPart, ModelDescription
 from planner.frontends.yaml_source import KeyPath, YamlSource, dump_yaml, load_packaged, load_yaml
 from planner.graph.architecture import Architecture, Attention, Experts, LatentAttention, Layer, Mlp
@@ -83,6 +81,9 @@ def _in_catalogue(text: str) -> bool:
 
 
 def _read_file(path: Path, given: Overrides) -> Architecture:
+    from planner.frontends.hf_config import read_config
+    from planner.frontends.launch.read import is_trainer_file
+
     suffix = path.suffix.lower()
     if is_trainer_file(path):
         return _of_trainer(path, given)
@@ -118,6 +119,8 @@ def _is_plan(path: Path) -> bool:
 
 def _of_trainer(path: Path, given: Overrides) -> Architecture:
     """The model that a trainer's configuration describes, or names."""
+    from planner.frontends.launch.read import read_trainer_file
+
     found = read_trainer_file(path)
     if given:
         keys = ", ".join(given)

@@ -13,13 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from planner.errors import Fault, PlannerError, listed
-from planner.export.files import File
 from planner.plan.schema import Plan
 from planner.plan.write import write_plan
-from planner.report.data import CSV_COLUMNS, render_csv
-from planner.report.markdown import TRUST, render_markdown
 
 if TYPE_CHECKING:
+    from planner.export.files import File
     from planner.plan.findings import Comparison, Largest, Sizing
 
 REPORT = ".html"
@@ -142,6 +140,9 @@ def _text(path: Path, plan: Plan, beside: Comparison | Sizing | Largest | None) 
             what = f"cannot write {path}: the plan was made without what a report draws."
             raise PlannerError.of("O01", what, "Ask for it: Question(…, figures=True)")
         return render_html(plan, *tabs(plan), study=beside)
+    from planner.report.data import render_csv
+    from planner.report.markdown import render_markdown
+
     renderers = {".json": write_plan, ".csv": render_csv, ".md": render_markdown}
     return renderers[path.suffix](plan)
 
@@ -242,6 +243,9 @@ def _same_kind(path: Path) -> bool:
         return False
     if is_trace(path):
         return _is_timeline(path)
+    from planner.report.data import CSV_COLUMNS
+    from planner.report.markdown import TRUST
+
     try:
         text = path.read_text(encoding="utf-8")
         if not text.strip():

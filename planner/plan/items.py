@@ -13,11 +13,9 @@ from planner.errors import PlannerError, listed, nearest
 from planner.plan.derivation import Derivation, Unit
 from planner.plan.facts import Fact, Facts, facts
 from planner.plan.removed import everything_removed
-from planner.plan.schema import Alternative, BlockPlan, OperatorPlan, Plan, Removed, Stage
+from planner.plan.schema import OWN, Alternative, BlockPlan, OperatorPlan, Plan, Removed, Stage
 from planner.plan.tree import Node, plan_tree
 
-OWN = "yours"
-"""Id of the user's own layout where it is not one of the best."""
 ABSENT = {
     "step.recompute": "Nothing is computed a second time.",
     "step.tp": "No axis splits products: there are no tensor-parallel collectives.",

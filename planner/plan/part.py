@@ -10,4 +10,6 @@ from planner.documented import Documented
 class Part(Documented):
     """Base of all parts of a plan: frozen, and strict about unknown keys."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", ser_json_inf_nan="strings", defer_build=True
+    )

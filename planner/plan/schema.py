@@ -22,6 +22,8 @@ from planner.plan.left_open import LeftOpen as LeftOpen
 from planner.plan.part import Part
 
 SCHEMA_VERSION: Literal["1"] = "1"
+OWN = "yours"
+"""Id of the user's own layout where it is not one of the best."""
 RUNS = r"([0-9]+(-[0-9]+)?(, [0-9]+(-[0-9]+)?)*)?"
 Runs = Annotated[str, Field(pattern=rf"^{RUNS}$")]
 """Numbers of layers as runs, ``0-2, 5``; empty for none."""

@@ -9,13 +9,10 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import TypeAlias
 
-from planner.plan.items import OWN
 from planner.plan.removed import everything_removed
-from planner.plan.schema import NoPlan, Plan, Term
+from planner.plan.schema import OWN, NoPlan, Plan, Term
 from planner.report.degrees import alternative_columns, described, row_notes
-from planner.report.detail import details
 from planner.report.left_open import counted, left_open
-from planner.report.no_plan import render_no_plan
 from planner.report.numbers import (
     TOLD,
     bar,
@@ -74,6 +71,8 @@ def render(
     """
     width = min(width, WIDEST)
     if isinstance(answer, NoPlan):
+        from planner.report.no_plan import render_no_plan
+
         return render_no_plan(answer, width, detail)
     blocks = [
         verdict(answer, min(width, VERDICT)),
@@ -86,10 +85,18 @@ def render(
             *searched(answer, width),
             *removed_by_family(everything_removed(answer), width),
         ],
-        *details(answer, width, detail),
+        *_details(answer, width, detail),
         _next(next_steps, width),
     ]
     return [line for block in blocks if block for line in (*block, BLANK)][:-1]
+
+
+def _details(plan: Plan, width: int, detail: Collection[str]) -> list[list[Line]]:
+    if not detail:
+        return []
+    from planner.report.detail import details
+
+    return details(plan, width, detail)
 
 
 def verdict(plan: Plan, width: int = VERDICT) -> list[Line]:

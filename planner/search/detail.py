@@ -88,7 +88,7 @@ def _operators(s: Setting, block: Block, mode: Recompute) -> Iterator[OperatorPl
             weights=_shown(weights),
             outputs=_shown(outputs),
             operands=(*inputs, *op.weights, *op.writes),
-            shape={d: _one(s.local(block, d, _cut(split, d))) for d in op.dims},
+            shape={d: _one(s.local(d, block.sizes[d], _cut(split, d))) for d in op.dims},
             flops=_one(cost.flops),
             forward=_one(cost.forward),
             backward=_one(cost.backward),

@@ -11,7 +11,7 @@ keeps the bound on memory a bound.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -198,8 +198,7 @@ class Bounded:
 
     def steps(self, task: Task, candidates: Candidates, index: IntArray) -> Array:
         """Lower bounds on the step of some of the candidates, whether they fit or not; seconds, shape of ``index``."""
-        parts = (index[start : start + SLICE] for start in range(0, len(index), SLICE))
-        bounds = [step_bound(self.priced(task, candidates, part)) for part in parts]
+        bounds = [step_bound(self.priced(task, candidates, part)) for part in _slices(index)]
         return np.concatenate([np.empty(0), *bounds])
 
 
@@ -212,13 +211,16 @@ def bound_all(task: Task, candidates: Candidates) -> Bounded:
         table=table,
         key=key,
     )
-    for start in range(0, len(candidates), SLICE):
-        part = slice(start, start + SLICE)
+    for part in _slices(np.arange(len(candidates))):
         priced = bounded.priced(task, candidates, part)
         fit = fits(task, memory_bound(priced, room(task)), host_bound(priced))
         bounded.fits[part] = fit
-        bounded.step[part][fit] = step_bound(priced.take(np.flatnonzero(fit)))
+        bounded.step[part[fit]] = step_bound(priced.take(np.flatnonzero(fit)))
     return bounded
+
+
+def _slices(index: IntArray) -> Iterator[IntArray]:
+    return (index[start : start + SLICE] for start in range(0, len(index), SLICE))
 
 
 def fits(task: Task, memory: Array, host: Array) -> BoolArray:

@@ -13,7 +13,6 @@ from planner.graph.placement import Chosen
 from planner.plan.schema import PinPrice
 from planner.search.engine import SAME, Outcome, search, search_within
 from planner.search.pins import Pins
-from planner.search.semi_automatic import plan_operators
 from planner.search.space import Space, build_space
 from planner.search.stages.winners import best_cuts
 from planner.trainers.trainer import Task
@@ -105,6 +104,8 @@ class Without:
             keep &= pin.keeps(getattr(rows, pin.column).astype(np.int64))
         index = np.flatnonzero(keep)
         if fewer.operators:
+            from planner.search.semi_automatic import plan_operators
+
             plain = replace(rows.take(index), operators=np.zeros_like(index))
             planned = plan_operators(self.task, fewer.operators, plain)
             index = index[planned.kept]

@@ -16,7 +16,6 @@ import numpy as np
 from planner.candidates import FOLDED, LOOPED, RECOMPUTE, SCHEDULES, Candidates, concatenate
 from planner.graph.placement import Chosen
 from planner.search.pins import SOME_OFFLOAD, Pins
-from planner.search.semi_automatic import plan_operators
 from planner.trainers.rules import STEPS, step_of
 from planner.trainers.rules.pipeline import cut_places
 from planner.trainers.trainer import Rule, Task
@@ -110,6 +109,8 @@ def build_space(task: Task, pins: Pins) -> Space:
     searched, rows = int(later[0].sum()), table.view()
     if not pins.semi_automatic:
         return Space(rows, searched, removed)
+    from planner.search.semi_automatic import plan_operators
+
     planned = plan_operators(task, pins.operators, rows)
     lost = int((~planned.kept).sum())
     return Space(planned.rows, searched - lost, removed, planned.task.operators)

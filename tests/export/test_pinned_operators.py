@@ -8,7 +8,7 @@ import pytest
 
 from planner.errors import PlannerError
 from planner.export.targets import TARGETS, export
-from planner.planning import price
+from planner.pricing import price
 from planner.question import Question
 
 

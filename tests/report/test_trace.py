@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cli.main import main
-from planner.planning import price
+from planner.pricing import price
 from planner.question import Question
 from planner.report.trace import COMPUTE, DOWN, UP, render_trace
 

@@ -11,7 +11,8 @@ from planner.errors import PlannerError
 from planner.frontends.cluster_file import read_cluster
 from planner.plan.layout import layout_of
 from planner.plan.schema import Plan
-from planner.planning import plan, price
+from planner.planning import plan
+from planner.pricing import price
 from planner.question import Question, understand
 from planner.search.engine import search
 from planner.search.idle import divides_badly, fewer

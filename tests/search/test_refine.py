@@ -15,7 +15,8 @@ from planner.cost.prices import prices, with_cut, without_cut
 from planner.cost.step import exact
 from planner.errors import PlannerError
 from planner.plan.layout import layout_of
-from planner.planning import plan, price
+from planner.planning import plan
+from planner.pricing import price
 from planner.question import Question, understand
 from planner.search.stages.refine import refine
 from planner.search.stages.solver import PROVEN

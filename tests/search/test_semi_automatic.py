@@ -15,7 +15,8 @@ from planner.frontends.cluster_file import read_cluster
 from planner.frontends.model_file import read_model
 from planner.graph.blocks import build_model
 from planner.known import show
-from planner.planning import plan, price
+from planner.planning import plan
+from planner.pricing import price
 from planner.question import Question, understand
 from planner.search import role_choices
 from planner.search.engine import search

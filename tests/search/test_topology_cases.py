@@ -15,7 +15,8 @@ import pytest
 
 from planner.errors import PlannerError
 from planner.plan.schema import Plan
-from planner.planning import plan, price
+from planner.planning import plan
+from planner.pricing import price
 from planner.question import Question, understand
 
 FACTS = Path(__file__).resolve().parents[3] / "shared" / "facts" / "cases.jsonl"

@@ -15,7 +15,7 @@ from typing import Protocol, TypeAlias
 
 import numpy as np
 
-from planner.units import Array, IntArray
+from planner.units import Array, IntArray, unique
 
 EXHAUSTIVE = 1500
 """Number of cuts up to which every one is simulated."""
@@ -85,7 +85,7 @@ def solve(
     for lead in (np.zeros_like(pricing.lead), pricing.lead):
         level = _levelled(pricing, lead, stage, start, least)
         near += [level, *_turned(level, stage, least)]
-    found = _improved(pricing, stage, np.unique(np.stack(near), axis=0), least)
+    found = _improved(pricing, stage, unique(np.stack(near)), least)
     return None if found is None else Levelled(np.array(found[1]), found[0], 0.0)
 
 
@@ -96,7 +96,7 @@ def _improved(pricing: Pricing, stage: IntArray, cuts: IntArray, least: IntArray
     best: list[_Timed] = []
     for _ in range(ROUNDS[few]):
         before = best
-        new = [cut for cut in np.unique(cuts, axis=0) if tuple(cut.tolist()) not in seen]
+        new = [cut for cut in unique(cuts) if tuple(cut.tolist()) not in seen]
         seen.update(tuple(cut.tolist()) for cut in new)
         if new:
             known = best[0][0] if best else np.inf
@@ -129,7 +129,7 @@ def floor(values: Array, num_layers: int) -> float:
     >>> floor(np.array([[0.0, 1.0, 2.0, 3.0], [0.0, 3.0, 6.0, 9.0]]), 3)
     3.0
     """
-    times = np.unique(values[np.isfinite(values)])
+    times = unique(values[np.isfinite(values)])
     low, high = 0, len(times)
     while low < high:
         middle = (low + high) // 2
@@ -207,11 +207,11 @@ def _moves(cut: IntArray, loads: Array, stage: IntArray, least: IntArray) -> Int
     mine = np.flatnonzero((stage == loads.argmax()) & (cut > least))
     if not len(mine):
         return np.empty((0, len(cut)), np.int64)
-    givers = np.unique(mine[cut[mine] == cut[mine].max()][[0, -1]])
+    givers = unique(mine[cut[mine] == cut[mine].max()][[0, -1]])
     takers: list[int] = []
     for idle in np.argsort(loads, kind="stable")[: min(TAKERS, len(loads) - 1)]:
         own = np.flatnonzero(stage == idle)
-        takers += np.unique(own[cut[own] == cut[own].min()][[0, -1]]).tolist()
+        takers += unique(own[cut[own] == cut[own].min()][[0, -1]]).tolist()
     giver, taker = (part.ravel() for part in np.meshgrid(givers, takers))
     moves = np.repeat(cut[None], len(giver), axis=0)
     rows = np.arange(len(giver))
@@ -232,7 +232,7 @@ def _turned(cut: IntArray, stage: IntArray, least: IntArray) -> list[IntArray]:
     found = []
     for sign in (1, -1):
         sizes = cut.copy()
-        for each in np.unique(stage):
+        for each in unique(stage):
             mine = np.flatnonzero((stage == each) & (least == least.max()))
             sizes[mine] = sign * np.sort(sign * cut[mine])
         found.append(sizes)

@@ -14,7 +14,7 @@ import numpy as np
 
 from planner.candidates import RECOMPUTE
 from planner.cost.cut import FULL, NONE, SELECTIVE
-from planner.cost.memory import memory_parts
+from planner.cost.memory import memory_total
 from planner.cost.prices import Prices, after_seconds, block_seconds, weight_seconds
 from planner.units import Array, BoolArray, IntArray
 
@@ -104,8 +104,7 @@ def priced(p: Prices, found: Choices, flying: Array, limit: float | Array) -> Pr
     if p.task.model.mtp:
         blocks[-1, :, -2] = len(p.task.model.mtp)
     flat = blocks.reshape(1, -1, blocks.shape[-1])
-    parts = memory_parts(p, flat, np.repeat(flying, len(found.run))[None])
-    memory = sum(parts[1:], parts[0]).reshape(stages, -1)
+    memory = memory_total(p, flat, np.repeat(flying, len(found.run))[None]).reshape(stages, -1)
     forward, backward = block_seconds(p)
     there, back = blocks @ forward[0], blocks @ backward[0]
     return Priced(

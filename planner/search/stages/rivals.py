@@ -12,11 +12,11 @@ from dataclasses import replace
 import numpy as np
 
 from planner.cost.activations import held_at_least
-from planner.cost.memory import memory_parts
+from planner.cost.memory import memory_total
 from planner.cost.orders import Schedule
 from planner.cost.partition import block_counts
 from planner.cost.prices import Prices, any_step_bound, block_seconds, jitter, mean_states
-from planner.units import Array, BoolArray, IntArray
+from planner.units import Array, BoolArray, IntArray, unique
 
 ROOM = 2
 """Layers of a stage beyond twice its share up to which loads are tabled; more count as any number."""
@@ -43,7 +43,7 @@ def least_steps(p: Prices, limit: float, best: float, modes: Sequence[int]) -> A
     once, update = mean_states(p)
     trainer = p.task.trainer
     rest = trainer.overlap.gradients * once + update + trainer.overhead.step
-    for pp in np.unique(p.rows.pp[bound < best]):
+    for pp in unique(p.rows.pp[bound < best]):
         index = np.flatnonzero((p.rows.pp == pp) & (bound < best))
         part = p.take(index)
         reach = (best - rest[index]) / jitter(part)
@@ -156,6 +156,6 @@ def _memory(p: Prices, pp: int, kind: int) -> tuple[Array, Array]:
     blocks[0, :, kind], blocks[1, :, kind] = 1, 2
     flat = np.broadcast_to(blocks.reshape(1, 2 * pp, -1), (len(p.rows), 2 * pp, blocks.shape[-1]))
     stage = np.broadcast_to(np.tile(stages, 2), (len(p.rows), 2 * pp))
-    parts = memory_parts(p, flat, held_at_least(p, flat, stage))
-    one, two = np.split(sum(parts[1:], parts[0]), 2, axis=1)
+    total = memory_total(p, flat, held_at_least(p, flat, stage))
+    one, two = np.split(total, 2, axis=1)
     return 2.0 * one - two, two - one

@@ -25,7 +25,7 @@ from planner.cost.makespan import makespan
 from planner.cost.orders import Schedule
 from planner.search.stages.branches import branch
 from planner.search.stages.table import StageTable
-from planner.units import Array, IntArray
+from planner.units import Array, IntArray, unique
 
 EXHAUSTIVE = 1500
 """Number of cuts up to which every one is simulated."""
@@ -90,7 +90,7 @@ def solve(table: StageTable, start: IntArray | None = None, known: float = np.in
         period[1],
         *([] if start is None or not table.allows(start[None])[0] else [start]),
     ]
-    found, seconds = _improved(table, np.unique(np.stack(cuts), axis=0))
+    found, seconds = _improved(table, unique(np.stack(cuts)))
     stages = Stages(found, seconds, _bound(table, least[0], period[0], seconds))
     return stages if stages.proven else _branched(table, stages)
 
@@ -223,26 +223,26 @@ def staying_bound(table: StageTable, found: float) -> float:
     other is better in both and the rest could still stay below ``found``.
     """
     p, m, pairs = table.num_stages, table.micro_batches, table.pairs
-    seconds = table.forward + table.backward
-    rest = _rests(table)
+    layers, sizes = table.num_layers, table.sizes.tolist()
+    seconds = (table.forward + table.backward).tolist()
+    rest = _rests(table).tolist()
     labels: dict[int, list[tuple[float, float]]] = {0: [(0.0, -np.inf)]}
     for stage in range(p):
         times = m - p + stage
         after: dict[int, list[tuple[float, float]]] = {}
-        left = float(pairs[stage + 1 :].sum())
-        for low, place in product(labels, range(len(table.sizes))):
-            high = low + int(table.sizes[place])
-            own = float(seconds[stage, low, place])
-            if high > table.num_layers or np.isinf(own + rest[stage + 1, high]):
+        sent, left = float(pairs[stage]), float(pairs[stage + 1 :].sum())
+        for low, (place, size) in product(labels, enumerate(sizes)):
+            high, own = low + size, seconds[stage][low][place]
+            if high > layers or own + rest[stage + 1][high] == np.inf:
                 continue
-            limit = found * (1.0 - EQUAL) - 2.0 * rest[stage + 1, high] - left
+            limit = found * (1.0 - EQUAL) - 2.0 * rest[stage + 1][high] - left
             for total, path in labels[low]:
                 stays = total + (1 + times) * own if times > 0 else -np.inf
-                longest = max(path + 2.0 * own + pairs[stage], stays)
+                longest = max(path + 2.0 * own + sent, stays)
                 if longest < limit:
                     after.setdefault(high, []).append((total + own, longest))
         labels = {high: _undominated(each) for high, each in after.items()}
-    return min([found, *(path for _, path in labels.get(table.num_layers, []))])
+    return min([found, *(path for _, path in labels.get(layers, []))])
 
 
 def _rests(table: StageTable) -> Array:

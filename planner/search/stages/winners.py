@@ -8,7 +8,7 @@ What is left bounds every plan.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -69,7 +69,8 @@ def best_cuts(outcome: Outcome, pins: Pins, deadline: float) -> Outcome:
     candidates = outcome.space.candidates
     facts = zip(outcome.index.tolist(), outcome.step, outcome.memory, strict=True)
     even = [_Entry(index, float(step), float(memory), None) for index, step, memory in facts]
-    known = {_layout(candidates, entry.index, mixing): entry for entry in even}
+    layouts = _layouts(candidates, outcome.index, mixing)
+    known = dict(zip(layouts, even, strict=True))
     least = _divide(outcome, mixing, known, top, deadline)
     entries = sorted((*known.values(), *even), key=lambda entry: entry.step)
     chosen = _distinct(entries, candidates)[:top]
@@ -99,15 +100,14 @@ def _divide(
     """
     candidates, least, tried = outcome.space.candidates, np.inf, 0
     late = Schedule(int(candidates.schedule[0])).adaptive
-    for bound, index in _in_turn(_rivals(outcome, mixing), list(known), candidates, mixing):
-        worst = sorted(entry.step for entry in known.values())[:top][-1]
+    worst = _worst(known, top)
+    for bound, index, layout in _in_turn(_rivals(outcome, mixing), known, candidates, mixing):
         if bound >= worst:
             continue
         if tried == DIVIDED or late or time.monotonic() > deadline:
             least = min(least, bound)
             continue
         tried += 1
-        layout = _layout(candidates, index, mixing)
         reached = min(worst, known[layout].step if layout in known else np.inf)
         how: Mixing = mixing if int(candidates.recompute[index]) == NONE else "alike"
         found = _refined(outcome, index, how, reached)
@@ -115,18 +115,28 @@ def _divide(
             least = min(least, found.step * (1.0 - found.gap))
             if found.step < reached * (1.0 - WORTH):
                 known[layout] = _Entry(index, found.step, found.memory, found.prices)
+                worst = _worst(known, top)
     return least
 
 
+def _worst(known: Mapping[Layout, _Entry], top: int) -> float:
+    """Seconds of the slowest layout that would be shown."""
+    return sorted(entry.step for entry in known.values())[:top][-1]
+
+
 def _in_turn(
-    rivals: list[tuple[float, int]], winners: list[Layout], candidates: Candidates, mixing: Mixing
-) -> list[tuple[float, int]]:
-    """Rivals in the order of their bounds, every other one a winner, as long as there are some."""
-    layouts = [_layout(candidates, index, mixing) for _, index in rivals]
+    rivals: list[tuple[float, int]],
+    winners: Iterable[Layout],
+    candidates: Candidates,
+    mixing: Mixing,
+) -> list[tuple[float, int, Layout]]:
+    """Rivals in the order of their bounds, with their layouts, every other one a winner, as long as there are some."""
+    index = np.array([index for _, index in rivals], dtype=np.int64)
+    layouts = _layouts(candidates, index, mixing)
     place = {layout: rank for rank, layout in enumerate(winners)}
     ranks = [min(rank, place.get(layout, rank)) for rank, layout in enumerate(layouts)]
     order = sorted(range(len(rivals)), key=lambda rank: (ranks[rank], layouts[rank] not in place))
-    return [rivals[rank] for rank in order]
+    return [(*rivals[rank], layouts[rank]) for rank in order]
 
 
 def _rivals(outcome: Outcome, mixing: Mixing) -> list[tuple[float, int]]:
@@ -164,11 +174,13 @@ def _divisible(outcome: Outcome, mixing: Mixing) -> Iterator[tuple[IntArray, tup
     yield np.flatnonzero(piped & (candidates.recompute == SELECTIVE)), ()
 
 
-def _layout(candidates: Candidates, index: int, mixing: Mixing) -> Layout:
-    """What a layout is however its stages are: with what all of it recomputes where layers cannot differ in that."""
-    mode = int(candidates.recompute[index])
-    own = {"alike": mode, "count": int(mode == SELECTIVE), "stages": 0}[mixing]
-    return (*(int(getattr(candidates, name)[index]) for name in OWN), own)
+def _layouts(candidates: Candidates, index: IntArray, mixing: Mixing) -> list[Layout]:
+    """What layouts are however their stages are: with what all of it recomputes where layers cannot differ in that."""
+    rows = candidates.take(index)
+    mode = rows.recompute
+    own = {"alike": mode, "count": mode == SELECTIVE, "stages": np.zeros_like(mode)}[mixing]
+    columns = np.stack([*(getattr(rows, name) for name in OWN), own], axis=1)
+    return [tuple(row) for row in columns.tolist()]
 
 
 def _without(candidates: Candidates, full: IntArray) -> IntArray:
