@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Shard
 
 from planner.errors import PlannerError
 from planner.runtime.grid import Grid, grid, ranks_of
@@ -97,16 +98,34 @@ def _shard(model: Decoder, ranks: Ranks) -> None:
         apart_too = model.plan.expert_parallel
         experts = [m for m in inside if apart_too and isinstance(m, Weights) and _is_expert(m)]
         if experts and ranks.edp is not None:
-            fully_shard(experts, mesh=ranks.edp, reshard_after_forward=again)
+            _shard_over(experts, ranks.edp, again)
         else:
             apart |= {p for m in experts for p in m.parameters()}
         if data is not None:
-            fully_shard(part, mesh=data, reshard_after_forward=again, ignored_params=apart)
-    fully_shard(model, mesh=data or ranks.edp, reshard_after_forward=again, ignored_params=apart)
+            _shard_over(part, data, again, apart)
+    _shard_over(model, data or ranks.edp, again, apart)
     for module in model.modules():
         if isinstance(module, FSDPModule):
             module.set_force_sum_reduction_for_comms(True)  # gloo has no reduction that scales
             module.set_gradient_divide_factor(1.0)
+
+
+def _shard_over(
+    modules: nn.Module | list[Any],
+    mesh: DeviceMesh | None,
+    again: bool,
+    apart: set[nn.Parameter] | None = None,
+) -> None:
+    """FSDP2 along the first dim that the ranks divide, so that nothing is padded."""
+    assert mesh is not None
+    ranks = mesh.size(-1)
+
+    def dim(parameter: nn.Parameter) -> Shard | None:
+        return next((Shard(n) for n, size in enumerate(parameter.shape) if size % ranks == 0), None)
+
+    fully_shard(
+        modules, mesh=mesh, reshard_after_forward=again, ignored_params=apart, shard_placement_fn=dim
+    )  # fmt: skip
 
 
 def _together(model: Decoder) -> list[list[nn.Module]]:

@@ -61,7 +61,7 @@ def compute(call: Call, reads: Sequence[Tensor], weights: Sequence[Tensor]) -> T
         return KINDS[op.kind](call, reads, weights)
     name = op.name.rpartition(".")[2]
     known = next((word for word in PASSES if word in name), None)
-    if known is None or (op.kind == "attention" and weights):
+    if known is None:
         raise PlannerError.of("W06", f"Operator {op.name} is not run yet.")
     return PASSES[known](call, reads, weights)
 
@@ -153,9 +153,7 @@ def repeated(call: Call, reads: Sequence[Tensor], weights: Sequence[Tensor]) -> 
 
 
 def _attention(call: Call, reads: Sequence[Tensor], weights: Sequence[Tensor]) -> Tensor:
-    """Causal, over all keys that are there; some query heads share a key head."""
-    if weights:
-        raise PlannerError.of("W06", f"{call.op.name} with sinks is not run yet.")
+    """Causal, over all keys that are there; some query heads share a key head, and each may have a sink."""
     q = reads[0]
     k, v = reads[1].unbind(2) if len(reads) == 2 else reads[1:]
     rows, columns = (call.positions(name, "seq") for name in call.reads[:2])
@@ -165,34 +163,45 @@ def _attention(call: Call, reads: Sequence[Tensor], weights: Sequence[Tensor]) -
             columns.start, columns.stop
         )
     heads = [tensor.transpose(1, 2) for tensor in (q, k, v)]
-    same = k.shape[-1] == v.shape[-1]
-    found: Tensor = _attended(heads, seen) if same else _Attend.apply(*heads, seen)
+    plain = k.shape[-1] == v.shape[-1] and not weights
+    found: Tensor = _attended(heads, seen) if plain else _Attend.apply(seen, *heads, *weights)
     return found.transpose(1, 2)
 
 
 def _attended(heads: Sequence[Tensor], seen: Tensor | None) -> Tensor:
-    """Fused attention of queries, keys and values. Shapes: (batch, heads, tokens, size)."""
-    q, k, v = heads
-    return F.scaled_dot_product_attention(
-        q, k, v, attn_mask=seen, is_causal=seen is None, enable_gqa=q.shape[1] != k.shape[1]
-    )
+    """Fused attention of queries, keys and values. Shapes: (batch, heads, tokens, size).
+
+    A fourth tensor has a sink for every head: a logit beside those of the keys that leads nowhere.
+    """
+    q, k, v, *sinks = heads
+    if not sinks:
+        return F.scaled_dot_product_attention(
+            q, k, v, attn_mask=seen, is_causal=seen is None, enable_gqa=q.shape[1] != k.shape[1]
+        )
+    shared = q.shape[1] // k.shape[1]
+    k, v = k.repeat_interleave(shared, 1), v.repeat_interleave(shared, 1)
+    scores = q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5
+    mask = seen if seen is not None else torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
+    beside = sinks[0][None, :, None, None].expand(*scores.shape[:-1], 1)
+    shares = torch.cat([scores.masked_fill(~mask, -torch.inf), beside], -1).softmax(-1)
+    return shares[..., :-1] @ v
 
 
 class _Attend(torch.autograd.Function):
-    """Fused attention whose values are narrower than its keys: it keeps its inputs, as kernels for it do."""
+    """Fused attention that torch has no kernel for; it keeps its inputs, as kernels for it do."""
 
     @staticmethod
-    def forward(ctx: FunctionCtx, q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None) -> Tensor:
-        ctx.save_for_backward(q, k, v)
+    def forward(ctx: FunctionCtx, seen: Tensor | None, *heads: Tensor) -> Tensor:
+        ctx.save_for_backward(*heads)
         ctx.seen = seen
-        return _attended((q, k, v), seen)
+        return _attended(heads, seen)
 
     @staticmethod
     def backward(ctx: FunctionCtx, *grads: Tensor) -> tuple[Tensor | None, ...]:
         with torch.enable_grad():
             own = [tensor.detach().requires_grad_() for tensor in ctx.saved_tensors]
             found = torch.autograd.grad(_attended(own, ctx.seen), own, grads[0])
-        return (*found, None)
+        return (None, *found)
 
 
 def _lookup(call: Call, reads: Sequence[Tensor], weights: Sequence[Tensor]) -> Tensor:

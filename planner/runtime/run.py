@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from multiprocessing.queues import Queue
+from typing import TypeAlias
 
 from planner.runtime.predicted import Issued
 from planner.runtime.program import Program
@@ -47,6 +48,10 @@ class Ran:
         )
 
 
+Answer: TypeAlias = tuple[int, Ran]
+"""The number of a plan, and what running it gave."""
+
+
 def run(plans: Sequence[Program]) -> list[Ran]:
     """Runs plans one after another, those of equal size in the same processes.
 
@@ -65,7 +70,7 @@ def run(plans: Sequence[Program]) -> list[Ran]:
 def _pool(ranks: int, plans: list[Program]) -> list[Ran]:
     """Runs plans in new processes. Where one fails the others may wait for it for ever: the rest starts anew."""
     context = multiprocessing.get_context("fork")
-    answers: Queue[Ran] = context.Queue()
+    answers: Queue[Answer] = context.Queue()
     port = _free_port()
     processes = [
         context.Process(target=_work, args=(rank, ranks, port, plans, answers), daemon=True)
@@ -73,12 +78,17 @@ def _pool(ranks: int, plans: list[Program]) -> list[Ran]:
     ]
     for process in processes:
         process.start()
+    told: dict[int, Ran] = {}
     found: list[Ran] = []
     while len(found) < len(plans) and not (found and found[-1].fault):
         try:
-            found.append(answers.get(timeout=PATIENCE))
+            if len(found) not in told:
+                number, ran = answers.get(timeout=PATIENCE)
+                told.setdefault(number, ran)
         except queue.Empty:
-            found.append(_failed(plans[len(found)], f"no answer within {PATIENCE:.0f} s"))
+            told[len(found)] = _failed(plans[len(found)], f"no answer within {PATIENCE:.0f} s")
+        if len(found) in told:
+            found.append(told[len(found)])
     for process in processes:
         if found[-1].fault:
             process.terminate()
@@ -100,8 +110,8 @@ def _failed(plan: Program, why: str) -> Ran:
     )
 
 
-def _work(rank: int, ranks: int, port: int, plans: list[Program], answers: Queue[Ran]) -> None:
-    """One process: joins the group, runs every plan, and the first process reports."""
+def _work(rank: int, ranks: int, port: int, plans: list[Program], answers: Queue[Answer]) -> None:
+    """One process: joins the group, runs every plan, and the first process reports; any of them what went wrong."""
     import torch.distributed as dist
 
     from planner.runtime.worker import compared
@@ -114,15 +124,15 @@ def _work(rank: int, ranks: int, port: int, plans: list[Program], answers: Queue
         MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE=str(ranks)
     )
     dist.init_process_group("gloo", rank=rank, world_size=ranks)
-    for plan in plans:
+    for number, plan in enumerate(plans):
         started = time.monotonic()
         try:
             ran = compared(plan)
         except Exception as error:  # told to the parent, which fails the check
-            answers.put(_failed(plan, f"{type(error).__name__}: {str(error)[:300]}"))
+            answers.put((number, _failed(plan, f"{type(error).__name__}: {str(error)[:300]}")))
             break
         if rank == 0:
-            answers.put(replace(ran, seconds=time.monotonic() - started))
+            answers.put((number, replace(ran, seconds=time.monotonic() - started)))
     dist.destroy_process_group()
 
 

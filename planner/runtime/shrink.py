@@ -42,10 +42,12 @@ def shrink(plan: Program) -> Program:
 def _small(plan: Program) -> Program:
     axes = {axis: min(size, 2) for axis, size in plan.axes.items()}
     axes["pp"] = min(plan.pp, 4 if prod(axes[axis] for axis in DENSE) == 1 else 2)
-    apart = plan.axes["edp"] > 1 and prod(axes[axis] for axis in DENSE) == axes["ep"] * axes["etp"]
     copied = plan.shard < plan.data and axes["dp"] * axes["cp"] == 2
-    if axes["dp"] == 2 and ((apart and plan.axes["ep"] > 1) or copied):
+    experts = axes["ep"] * axes["etp"] * min(plan.axes["edp"], 2)
+    if axes["dp"] == 2 and copied:
         axes["dp"] = 4
+    while axes["dp"] > 1 and prod(axes[axis] for axis in DENSE) < experts:
+        axes["dp"] *= 2
     whole = prod(axes[axis] for axis in DENSE)
     if plan.axes["edp"] == 1:
         axes["ep"] = whole // axes["etp"]

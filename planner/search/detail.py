@@ -18,6 +18,7 @@ from planner.cost.operator_cost import OperatorCost, operator_cost
 from planner.cost.prices import Prices, block_seconds, without_cut
 from planner.cost.saved import recomputed, repeated, saved_tensor_bytes, saved_tensors
 from planner.cost.setting import Setting, setting
+from planner.cost.states import shard_ranks
 from planner.cost.strategies import Move, Structure, required, written
 from planner.graph.operator import Block, Operator
 from planner.graph.placement import Layout, Split
@@ -173,7 +174,7 @@ def _state_collectives(p: Prices, column: int) -> Iterator[Collective]:
         common = {"tensor": name, "axis": axis, "exposed": 0.0}
         gathers = [("all-gather", "weight", weights)] * (2 if level == 3 else 1)
         parts = [("reduce-scatter", "gradient", grads), *gathers]
-        group = min(int(p.rows.shard_group[0]), count)
+        group = int(shard_ranks(p.rows)[kind, 0])
         if group < count:
             parts.insert(1, ("all-reduce", "gradient", grads / group))
         if level == 0:

@@ -80,6 +80,7 @@ FREE: dict[str, tuple[dict[str, int], int, int, int, dict[str, dict[str, str]]]]
 }
 """Name to mesh, sequences, key/value heads, tokens and pins: the free-axis solver chooses the rest."""
 KINDS = "cp=2,tp=2,ep=64,dp=64,recompute=full"
+ETP = "ep=8,etp=2,zero=1,recompute=full,sp=off"
 LATENT = "pp=4,ep=64,dp=32,tp=2,recompute=selective"
 SHRUNK = {
     "catalog-latent": lambda: plan("latent"),
@@ -88,6 +89,15 @@ SHRUNK = {
     ),
     "catalog-experts": lambda: plan("experts"),
     "catalog-selective": lambda: stated("deepseek-v3", "h800-sxm:256", "megatron", LATENT, 256),
+    "catalog-sinks": lambda: stated(
+        "gpt-oss-20b", "h100-sxm:32", "megatron", "tp=2,cp=2,zero=1", 128
+    ),
+    "catalog-biases-ring": lambda: stated(
+        "gpt3-1.3b", "h100-sxm:32", "fsdp", "cp=2,zero=3,recompute=full", 128
+    ),
+    "catalog-expert-tensor": lambda: stated(
+        "deepseek-v2-lite", "h100-sxm:32", "megatron", ETP, 128
+    ),
     "catalog-v": lambda: plan("titan-v"),
     "catalog-kinds": lambda: stated("deepseek-v3", "h800-sxm:256", "megatron", KINDS, 256),
     "catalog-hybrid": lambda: plan("titan-hybrid"),
@@ -218,6 +228,14 @@ def test_a_wrong_layout_is_noticed(programs: dict[str, Program]) -> None:
     )
     wrong = replace(layer, ops=ops)
     assert not run([replace(plan, layers=(wrong, *plan.layers[1:]))])[0].equal
+
+
+def test_a_fault_is_that_of_its_own_plan(programs: dict[str, Program]) -> None:
+    """Other ranks may come to what fails before the first has told what went before."""
+    plan = programs["data"]
+    ops = tuple(replace(op, kind="unknown", name="what") for op in plan.head.ops)
+    found = run([plan] * 3 + [replace(plan, head=replace(plan.head, ops=ops)), plan])
+    assert [bool(each.fault) for each in found] == [False, False, False, True, False]
 
 
 def test_a_plan_that_fails_does_not_hold_up_the_next(programs: dict[str, Program]) -> None:
