@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from plans import LAYOUTS, plan
+from plans import LAYOUTS, plan, stated
 from test_files import holding
 
 from planner.api import Question, check, price
@@ -110,6 +110,36 @@ def test_galvatron_read_back(name: str, tmp_path: Path) -> None:
     assert [layout[k] for k in ("dp", "tp", "pp", "cp", "ep")] == [d.dp, d.tp, d.pp, d.cp, d.ep]
     assert found.layout["mbs"] == d.micro_batch
     assert found.layout["recompute"] == d.recompute
+
+
+@pytest.mark.parametrize("to", ["galvatron", "galvatron-head"])
+@pytest.mark.parametrize(
+    ("trainer", "layout"),
+    [
+        ("megatron", "tp=4,pp=2,zero=0,recompute=full"),
+        ("megatron", "tp=2,pp=3,zero=0"),
+        ("megatron", "cp=2,tp=2,zero=0"),
+        ("torchtitan", "tp=2,zero=3"),
+    ],
+)
+def test_galvatron_is_priced_as_the_plan(
+    to: str, trainer: str, layout: str, tmp_path: Path
+) -> None:
+    made = stated("llama-3-8b", "h100-sxm:24", trainer, layout, 96)
+    if to == "galvatron" and made.degrees.cp > 1:
+        with pytest.raises(PlannerError, match="cannot hold cp 2"):
+            export(made, to)
+        return
+    path = tmp_path / "galvatron_config.json"
+    path.write_text(export(made, to)[0].text)
+    found = check(
+        path, Question(model="llama-3-8b", cluster="h100-sxm:24", seq_len=4096), search=False
+    )
+    assert not found.silent
+    assert found.plan is not None
+    open_ = {"layers": ()}
+    assert found.plan.degrees.model_copy(update=open_) == made.degrees.model_copy(update=open_)
+    assert found.plan.step == pytest.approx(made.step, rel=1e-6)
 
 
 SCRIPT = """#!/bin/bash
