@@ -10,7 +10,7 @@ from cli.console import Screen
 from planner.errors import PlannerError
 from planner.export.dtensor import settings
 from planner.export.view import View
-from planner.plan.read import read_plan
+from planner.plan.read import is_plan, read_plan
 from planner.runtime.predicted import Issued, predicted
 from planner.runtime.program import Program, program
 from planner.runtime.shrink import MOST_RANKS, shrink
@@ -22,6 +22,12 @@ def run_plan(path: Path, screen: Screen) -> int:
     Raises:
         PlannerError: no plan in the file, parts that are not run yet, or torch is not installed (W06).
     """
+    if path.is_file() and not is_plan(path):
+        raise PlannerError.of(
+            "W06",
+            f"{path} is no plan, and --run runs plans.",
+            f"A trainer's file gives one: shardwright plan {path} --cluster … --out plan.json",
+        )
     plan = read_plan(path)
     small = shrink(program(settings(View(plan))))
     if find_spec("torch") is None:

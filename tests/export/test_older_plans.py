@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from plans import plan
 
+from cli.main import main
 from planner.errors import PlannerError
 from planner.export.dtensor import settings
 from planner.export.targets import export
@@ -62,3 +64,11 @@ def test_small_plans_keep_every_kind_of_layer_and_their_own_numbers() -> None:
     assert {"experts" in layer.sizes for layer in small.layers} == {False, True}
     assert small.head.sizes["vocab"] == 64
     assert shrink(small) == small
+
+
+def test_only_plans_are_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "run.sh").write_text("torchrun pretrain_gpt.py --tensor-model-parallel-size 2\n")
+    assert main(["check", str(tmp_path / "run.sh"), "--run"]) == 2
+    told = capsys.readouterr().err
+    assert "is no plan, and --run runs plans" in told
+    assert "shardwright plan" in told
