@@ -20,7 +20,7 @@ from planner.question import Understood
 from planner.search.answer import mfu, proof_of
 from planner.search.breakdown import degrees_of
 from planner.search.engine import fits, preference, search
-from planner.search.idle import fewer
+from planner.search.idle import divides_badly, fewer
 from planner.search.miss import least_memory
 from planner.search.operator_faults import unsatisfied
 from planner.search.pins import Pin, Pins, from_layout
@@ -94,7 +94,9 @@ def read_layout(known: Understood, layout: Mapping[str, int | str]) -> Stated:
     task = replace(known.task, copy_kv=pins.copy_kv, uneven_chunks=uneven)
     row = usual_row(task, pins)
     used = int((row.dp * row.cp * row.tp * row.pp)[0])
-    if used in fewer(task.cluster) and any(pin.column == "dp" for pin in pins.pins):
+    states = {pin.column for pin in pins.pins}
+    planned = states >= {*DEGREES, *OPEN} or divides_badly(task.cluster.num_chips)
+    if planned and "dp" in states and used in fewer(task.cluster):
         task = replace(task, chips=(used,))
     return Stated(task=task, layout=layout, pins=pins, row=row)
 

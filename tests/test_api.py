@@ -194,7 +194,9 @@ def check_sums(found: Plan) -> None:
     chips = found.degrees.chips_used
     tokens = found.recipe.global_batch * found.recipe.seq
     assert found.tokens_per_second == pytest.approx(tokens / found.step)
-    assert found.tokens_per_second_per_chip == pytest.approx(tokens / found.step / chips)
+    assert found.tokens_per_second_per_chip == pytest.approx(
+        tokens / found.step / found.cluster.num_chips
+    )
     assert 0 < found.mfu < 1
     hourly = found.cluster.price
     if hourly is None:

@@ -116,6 +116,9 @@ def test_what_a_batch_cannot_use_of_chips_that_divide_well():
     assert found.degrees.chips_used == 4
     (told,) = (warning for warning in found.warnings if "idle" in warning)
     assert told == "2 of 6 chips are idle: no layout of all 6 is allowed by the rules."
+    assert price(question, layout_of(found.degrees)).degrees == found.degrees
+    with pytest.raises(PlannerError, match="dp 4 = 4, but the cluster has 6 chips"):
+        price(question, {"dp": 4})
 
 
 def test_numbers_of_chips_to_try():
