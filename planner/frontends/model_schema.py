@@ -118,6 +118,8 @@ class ExpertsPart(Description):
     gated: bool = True
     bias: bool = False
     router_bias: bool = False
+    one_hot: Rows = 0
+    """Tokens of a group, where products with one-hot matrices bring tokens to experts; 0 where rows are copied."""
 
 
 class _NumberOrRuns:

@@ -14,7 +14,7 @@ from planner.calibrate.profiler import load_trace
 from planner.errors import PlannerError
 from planner.plan.schema import Plan
 from planner.plan.tree import as_data, plan_tree
-from planner.planning import price
+from planner.pricing import price
 from planner.question import Question
 from planner.report.tables import plain
 from planner.report.tree import render_measured, render_tree
