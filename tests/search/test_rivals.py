@@ -16,6 +16,7 @@ from planner.cost.step import exact
 from planner.planning import plan
 from planner.question import Question, understand
 from planner.search.engine import search
+from planner.search.stages import winners
 from planner.search.stages.refine import refine
 from planner.search.stages.rivals import least_steps
 from planner.search.stages.winners import best_cuts
@@ -105,3 +106,30 @@ def test_a_plan_says_what_other_stages_could_gain():
     assert found.proof.cut_gap == 0.0
     piped = plan(replace(question, pins=("pp=4",)))
     assert 0.0 <= piped.proof.cut_gap < 0.1
+
+
+def test_layouts_whose_schedules_would_take_too_long_stay_even_and_in_the_bound(monkeypatch):
+    question = Question(
+        model="llama-3-70b", cluster="h100-sxm:64", global_batch=256, seq_len=4096,
+        overrides={"layers": "94"},
+    )  # fmt: skip
+    known = understand(question)
+    even = search(known.task, known.pins)
+    divided: list[int] = []
+
+    def counted(row, *rest):
+        m = row.rows.num_micro_batches(256)
+        divided.append(int((row.rows.pp * row.rows.vpp * m)[0]))
+        return refine(row, *rest)
+
+    monkeypatch.setattr(winners, "refine", counted)
+    whole = best_cuts(even, known.pins, math.inf)
+    assert len(divided) > 2
+    most = sum(divided) // 2
+    divided.clear()
+    monkeypatch.setattr(winners, "PASSES", most)
+    part = best_cuts(even, known.pins, math.inf)
+    assert len(divided) >= 1
+    assert len(divided) == 1 or sum(divided) <= most
+    assert whole.step[0] <= part.step[0] * (1 + 1e-9)
+    assert part.step[0] * (1 - part.cut_gap) <= whole.step[0] * (1 + 1e-9)

@@ -29,6 +29,9 @@ from planner.units import IntArray
 
 DIVIDED = 8
 """Layouts that are divided at most: those of the least bounds."""
+PASSES = 1 << 16
+"""Forward passes of one chunk in all schedules that are simulated for it; a layout that would exceed them keeps its
+even stages. Deep models have many chunks and micro-batches, and whoever asks should not wait for them."""
 OWN = (
     *(name for name in SAME if name != "recompute"),
     *("sharding", "shard_group", "sp", "order", "schedule", "operators"),
@@ -98,16 +101,19 @@ def _divide(
     Returns:
         Seconds that no division of any layout beats.
     """
-    candidates, least, tried = outcome.space.candidates, np.inf, 0
+    assert outcome.best is not None
+    candidates, least, tried, spent = outcome.space.candidates, np.inf, 0, 0
     late = Schedule(int(candidates.schedule[0])).adaptive
     worst = _worst(known, top)
     for bound, index, layout in _in_turn(_rivals(outcome, mixing), known, candidates, mixing):
         if bound >= worst:
             continue
-        if tried == DIVIDED or late or time.monotonic() > deadline:
+        passes = _passes(candidates.take(slice(index, index + 1)), outcome.best.task)
+        beyond = tried == DIVIDED or (tried and spent + passes > PASSES)
+        if beyond or late or time.monotonic() > deadline:
             least = min(least, bound)
             continue
-        tried += 1
+        tried, spent = tried + 1, spent + passes
         reached = min(worst, known[layout].step if layout in known else np.inf)
         how: Mixing = mixing if int(candidates.recompute[index]) == NONE else "alike"
         found = _refined(outcome, index, how, reached)
@@ -117,6 +123,11 @@ def _divide(
                 known[layout] = _Entry(index, found.step, found.memory, found.prices)
                 worst = _worst(known, top)
     return least
+
+
+def _passes(row: Candidates, task: Task) -> int:
+    """Forward passes of a chunk in a layout's schedule."""
+    return int((row.pp * row.vpp * row.num_micro_batches(task.recipe.global_batch))[0])
 
 
 def _worst(known: Mapping[Layout, _Entry], top: int) -> float:
