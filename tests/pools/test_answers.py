@@ -13,6 +13,7 @@ from planner.frontends.pools_file import read_pools
 from planner.hardware.change_pools import changed_pools
 from planner.plan.layout import layout_of
 from planner.question import Question
+from planner.report.html import findings
 from planner.report.text import render
 from planner.studies.again import reopen, staleness
 from planner.studies.compare import compare
@@ -264,6 +265,15 @@ def test_the_page_says_where_stages_stand_and_what_the_ways_take(staged, alone):
     spread = price(alone[0], {"tp": 1, "mbs": 1})
     page = " ".join("".join(span.text for span in line) for line in render(spread, width=100))
     assert "every stage on chips of all pools" in " ".join(page.split())
+
+
+def test_the_report_compares_ways_and_claims_no_count_that_it_lacks(staged):
+    _, found = staged
+    text = findings.alternatives(found)
+    second = found.uses[1]
+    assert f"the next is {second.text}, " in text
+    assert "Only this layout" not in text
+    assert "looked at, on one pool" in findings.removed(found, found.figures)
 
 
 @pytest.mark.parametrize("vpp", [1, 2, 4])

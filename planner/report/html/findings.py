@@ -132,6 +132,10 @@ def alternatives(plan: Plan) -> str:
         )
     if own is not None:
         parts.append(f"Yours is {_slower(own, plan)}: {own.reason}.")
+    others = [use for use in plan.uses[1:] if use.step is not None]
+    if others and others[0].step is not None:
+        by = slower(others[0].step, plan.step).lstrip("+ ")
+        parts.append(f"Of the ways to use the pools the next is {others[0].text}, {by} slower.")
     return " ".join(parts) or "Only this layout was priced; nothing was compared with it."
 
 
@@ -147,8 +151,11 @@ def removed(plan: Plan, figures: Figures) -> str:
         return "Nothing was searched, so nothing was ruled out."
     if plan.left_open is not None:
         return counted(plan)
-    text = f"Of {plan.proof.searched:,} layouts {plan.proof.fitting:,} may run and fit"
     rules = everything_removed(plan)
+    if plan.uses and not rules:
+        where = "on one pool, on all alike and with stages on several"
+        return f"{plan.proof.searched:,} layouts that rules allow were looked at, {where}."
+    text = f"Of {plan.proof.searched:,} layouts {plan.proof.fitting:,} may run and fit"
     if rules:
         first = max(rules, key=lambda rule: rule.count)
         share = _share(first.count, plan.proof.searched)
