@@ -56,6 +56,18 @@ class _Entry:
     cut: Prices | None
 
 
+@dataclass(frozen=True, slots=True)
+class _Rival:
+    """A layout that may be faster than the slowest winner with some stages."""
+
+    bound: float
+    """Seconds that no division beats."""
+    alike: float
+    """The same where all its layers recompute alike; infinite where memory or the trainer forbids that."""
+    index: int
+    """Its row of the space."""
+
+
 def best_cuts(outcome: Outcome, pins: Pins, deadline: float) -> Outcome:
     """The same outcome with the best stages of its layouts, in the order of their steps.
 
@@ -96,7 +108,7 @@ def _divide(
 ) -> float:
     """Divides the layouts that may be among the best; ``known`` gets those that are better so.
 
-    In turn the winners with even stages, and whatever has the least bound.
+    In turn the winners with even stages, and whatever has the least bound, with what layers may recompute and without.
 
     Returns:
         Seconds that no division of any layout beats.
@@ -105,7 +117,8 @@ def _divide(
     candidates, least, tried, spent = outcome.space.candidates, np.inf, 0, 0
     late = Schedule(int(candidates.schedule[0])).adaptive
     worst = _worst(known, top)
-    for bound, index, layout in _in_turn(_rivals(outcome, mixing), known, candidates, mixing):
+    for rival, layout in _in_turn(_rivals(outcome, mixing), known, candidates, mixing):
+        bound, index = rival.bound, rival.index
         if bound >= worst:
             continue
         passes = _passes(candidates.take(slice(index, index + 1)), outcome.best.task)
@@ -136,33 +149,40 @@ def _worst(known: Mapping[Layout, _Entry], top: int) -> float:
 
 
 def _in_turn(
-    rivals: list[tuple[float, int]],
+    rivals: list[_Rival],
     winners: Iterable[Layout],
     candidates: Candidates,
     mixing: Mixing,
-) -> list[tuple[float, int, Layout]]:
-    """Rivals in the order of their bounds, with their layouts, every other one a winner, as long as there are some."""
-    index = np.array([index for _, index in rivals], dtype=np.int64)
-    layouts = _layouts(candidates, index, mixing)
+) -> list[tuple[_Rival, Layout]]:
+    """Rivals with their layouts: in turn a winner, as long as there are some, and the least bounds of either kind."""
+    layouts = _layouts(candidates, np.array([r.index for r in rivals], dtype=np.int64), mixing)
     place = {layout: rank for rank, layout in enumerate(winners)}
-    ranks = [min(rank, place.get(layout, rank)) for rank, layout in enumerate(layouts)]
+    alike = np.argsort([r.alike for r in rivals], kind="stable").argsort().tolist()
+    ranks = [min(rank, alike[rank], place.get(layout, rank)) for rank, layout in enumerate(layouts)]
     order = sorted(range(len(rivals)), key=lambda rank: (ranks[rank], layouts[rank] not in place))
-    return [(*rivals[rank], layouts[rank]) for rank in order]
+    return [(rivals[rank], layouts[rank]) for rank in order]
 
 
-def _rivals(outcome: Outcome, mixing: Mixing) -> list[tuple[float, int]]:
-    """Layouts that may be faster than the slowest winner with some stages: their least bounds, ascending, and rows."""
+def _rivals(outcome: Outcome, mixing: Mixing) -> list[_Rival]:
+    """Layouts that may be faster than the slowest winner with some stages, the least bounds first."""
     assert outcome.best is not None
     task, worst = outcome.best.task, float(outcome.step[-1])
-    found: list[tuple[float, int]] = []
-    for rows, modes in _divisible(outcome, mixing):
-        for start in range(0, len(rows), SLICE):
-            part = rows[start : start + SLICE]
-            priced = outcome.bounded.priced(task, outcome.space.candidates, part)
-            bounds = least_steps(priced, room(task), worst, modes)
+    rows, limit = outcome.space.candidates, room(task)
+    whole = outcome.bounded.fits & (rows.pp > 1) & task.trainer.uneven_stages
+    found: list[_Rival] = []
+    for some, modes in _divisible(outcome, mixing):
+        for start in range(0, len(some), SLICE):
+            part = some[start : start + SLICE]
+            priced = outcome.bounded.priced(task, rows, part)
+            bounds = least_steps(priced, limit, worst, modes)
             few = np.flatnonzero(bounds < worst)
-            found += zip(bounds[few].tolist(), part[few].tolist(), strict=True)
-    return sorted(found)
+            alike = bounds[few]
+            if modes and len(few):
+                keep = whole[part[few]]
+                alike = np.full(len(few), np.inf)
+                alike[keep] = least_steps(priced.take(few[keep]), limit, worst, ())
+            found += map(_Rival, bounds[few].tolist(), alike.tolist(), part[few].tolist())
+    return sorted(found, key=lambda rival: (rival.bound, rival.index))
 
 
 def _divisible(outcome: Outcome, mixing: Mixing) -> Iterator[tuple[IntArray, tuple[int, ...]]]:
