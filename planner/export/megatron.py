@@ -15,6 +15,7 @@ from planner.export.refusal import (
     any_level,
     equal_layers,
     host_share,
+    megatron_core,
     offloads,
     pinned,
     schedules,
@@ -105,16 +106,7 @@ def check(view: View, target: str) -> None:
         f"ep {d.ep} × etp {d.etp} in {d.dp * d.cp * d.tp} ranks of a stage",
         pinned("ep=1"),
     )
-    limits.refuse(
-        view.experts and d.tp > 1 and not d.sequence_parallel,
-        "experts with tp but without sequence parallelism",
-        pinned("sp=on"),
-    )
-    limits.refuse(
-        d.recompute == "mixed" and view.repeated_layers is None,
-        "layers that recompute unlike in number from chunk to chunk",
-        f"{pinned('recompute=full')} or recompute=none",
-    )
+    megatron_core(limits, view)
     if d.recompute == "selective":
         strange = sorted(view.recomputed - {*LAYERWISE, *LATENT, *SMALL_NORMS})
         limits.refuse(

@@ -8,7 +8,15 @@ from __future__ import annotations
 from planner.export.files import File, flags, json_text, shell_list
 from planner.export.megatron import MOMENTS, PRECISION, recompute_pairs
 from planner.export.megatron_model import model_pairs
-from planner.export.refusal import Limits, any_level, equal_layers, offloads, pinned, schedules
+from planner.export.refusal import (
+    Limits,
+    any_level,
+    equal_layers,
+    megatron_core,
+    offloads,
+    schedules,
+    whole_states,
+)
 from planner.export.remeasure import Remeasured, remeasure
 from planner.export.shape import Shape, shape_of
 from planner.export.view import View, commented, header
@@ -72,28 +80,15 @@ def padding_pairs(view: View) -> list[tuple[str, Json]]:
 
 
 def _check(view: View) -> None:
-    d, limits = view.degrees, Limits(RELEASE)
+    limits = Limits(RELEASE)
     offloads(limits, view)
     equal_layers(limits, view)
     any_level(limits, view, (0, 1))
     schedules(limits, view, "1f1b", "interleaved")
     name = view.plan.recipe.optimizer
     limits.refuse(name in MOMENTS, name, "shardwright plan … --optimizer adamw")
-    limits.refuse(
-        view.level == 1 and view.replicas > 1,
-        f"states sharded over {d.shard_group} of {d.dp * d.cp} data ranks",
-        pinned(f"shard-group={d.dp * d.cp}"),
-    )
-    limits.refuse(
-        view.experts and d.tp > 1 and not d.sequence_parallel,
-        "experts with tp but without sequence parallelism",
-        pinned("sp=on"),
-    )
-    limits.refuse(
-        d.recompute == "mixed" and view.repeated_layers is None,
-        "layers that recompute unlike in number from chunk to chunk",
-        f"{pinned('recompute=full')} or recompute=none",
-    )
+    whole_states(limits, view)
+    megatron_core(limits, view)
     limits.done()
 
 

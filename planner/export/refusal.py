@@ -116,6 +116,21 @@ def equal_layers(limits: Limits, view: View) -> None:
         )
 
 
+def megatron_core(limits: Limits, view: View) -> None:
+    """Refuses what no program on Megatron-Core has options for."""
+    d = view.degrees
+    limits.refuse(
+        view.experts and d.tp > 1 and not d.sequence_parallel,
+        "experts with tp but without sequence parallelism",
+        pinned("sp=on"),
+    )
+    limits.refuse(
+        d.recompute == "mixed" and view.repeated_layers is None,
+        "layers that recompute unlike in number from chunk to chunk",
+        f"{pinned('recompute=full')} or recompute=none",
+    )
+
+
 def whole_states(limits: Limits, view: View) -> None:
     """Refuses states that are sharded over a part of the data ranks only."""
     d = view.degrees
