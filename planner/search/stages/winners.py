@@ -113,7 +113,6 @@ def _divide(
     Returns:
         Seconds that no division of any layout beats.
     """
-    assert outcome.best is not None
     candidates, least, tried, spent = outcome.space.candidates, np.inf, 0, 0
     late = Schedule(int(candidates.schedule[0])).adaptive
     worst = _worst(known, top)
@@ -121,9 +120,9 @@ def _divide(
         bound, index = rival.bound, rival.index
         if bound >= worst:
             continue
-        passes = _passes(candidates.take(slice(index, index + 1)), outcome.best.task)
-        beyond = tried == DIVIDED or (tried and spent + passes > PASSES)
-        if beyond or late or time.monotonic() > deadline:
+        ended = tried == DIVIDED or late or time.monotonic() > deadline
+        passes = 0 if ended else _passes(outcome, index)
+        if ended or (tried and spent + passes > PASSES):
             least = min(least, bound)
             continue
         tried, spent = tried + 1, spent + passes
@@ -138,9 +137,12 @@ def _divide(
     return least
 
 
-def _passes(row: Candidates, task: Task) -> int:
+def _passes(outcome: Outcome, index: int) -> int:
     """Forward passes of a chunk in a layout's schedule."""
-    return int((row.pp * row.vpp * row.num_micro_batches(task.recipe.global_batch))[0])
+    assert outcome.best is not None
+    row = outcome.space.candidates.take(slice(index, index + 1))
+    batch = outcome.best.task.recipe.global_batch
+    return int((row.pp * row.vpp * row.num_micro_batches(batch))[0])
 
 
 def _worst(known: Mapping[Layout, _Entry], top: int) -> float:
