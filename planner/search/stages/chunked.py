@@ -18,6 +18,7 @@ from planner.cost.orders import Schedule
 from planner.cost.prices import Prices, after_seconds, block_seconds, cut_of, weight_seconds
 from planner.search.stages.levelled import floor, solve
 from planner.search.stages.options import fastest
+from planner.search.stages.probes import Open, Settled, settle
 from planner.search.stages.runs import Runs
 from planner.units import Array, IntArray
 
@@ -44,14 +45,13 @@ class Chunked(Runs):
                 found = solve(pricing, pricing.stage, even, least, bound)
                 if found is None:
                     continue
-                start = found.layers
                 gap = 1.0 - max(bound, found.bound) / found.makespan
+                yield pricing.cut(found.layers, found.again), max(0.0, gap)
             elif np.isinf(pricing.loads(even[None])).any():
                 continue
             else:
                 yield pricing.cut(even), 0.0
                 return  # recomputing more is no faster
-            yield pricing.cut(start), max(0.0, gap)
 
     def _after(self) -> float:
         """Seconds that follow the schedule whatever the cut: those of the mean stage.
@@ -126,6 +126,7 @@ class Priced:
         self.keys: dict[bytes, Key] = {}
         self.known: dict[Key, tuple[Array, IntArray, IntArray]] = {}
         self.micro_batches = int(runs.p.micro_batches[0])
+        self.jitter = 1.0 + runs.p.task.trainer.overhead.jitter
 
     @property
     def lead(self) -> Array:
@@ -144,24 +145,43 @@ class Priced:
 
     def makespans(self, cuts: IntArray) -> Array:
         """Seconds of the schedule of cuts that fit and what follows it, less jitter; ``(n,)``."""
-        return self._makespans(cuts, *self._again(cuts))
+        found, after = self._timed(cuts, *self._again(cuts))
+        return np.asarray(found + after.max(axis=1))
 
-    def least(self, cuts: IntArray) -> Array:
-        """Seconds that no choice of what chunks recompute beats; ``(n,)``.
-
-        Where layers are free in that, the schedule with none recomputed.
-        """
+    def settled(self, cuts: IntArray, known: float, place: int) -> Settled:
+        """The best of cuts one of which takes so long, whatever its stages recompute if they are free in that."""
         if self.count is not None or self.runs.mixing == "alike":
-            return self.makespans(cuts)
-        nothing = np.zeros_like(cuts)
-        return self._makespans(cuts, nothing, nothing)
+            return Settled(known, known, place, None)
+        return settle(self, cuts, known, place)
 
-    def _makespans(self, cuts: IntArray, full: IntArray, selective: IntArray) -> Array:
+    def choices(self, cuts: IntArray, known: float) -> list[Open]:
+        """What stages may recompute so that none of them alone takes longer than what is known."""
+        keys = self._keys(cuts)
+        place = {key: number for number, key in enumerate(dict.fromkeys(keys))}
+        found, costs = self.runs.choices([run for run, _ in place])
+        after = costs.after / self.jitter
+        seconds = self.micro_batches * (costs.forward + costs.backward) + after
+        slow = ~costs.fits | (seconds > known)
+        ways = np.broadcast_to([found.full, found.full + found.selective], (2, len(found.run)))
+        table = np.stack([*np.repeat(ways[:, None], len(after), axis=1), after], axis=-1)
+        starts = np.searchsorted(found.run, np.arange(len(place) + 1))
+        options = []
+        for number, key in enumerate(keys):
+            stage, mine = number % self.runs.pp, slice(*starts[place[key] :][:2])
+            options.append(table[stage, mine][~slow[stage, mine]])
+        return [options[row : row + self.runs.pp] for row in range(0, len(keys), self.runs.pp)]
+
+    def schedules(self, cuts: IntArray, full: IntArray, part: IntArray) -> Array:
+        """Seconds of schedules, so many layers of every stage running again, ``(n, stages)`` each; ``(n,)``."""
+        return self._timed(cuts, *self._spread(cuts, full, part))[0]
+
+    def _timed(self, cuts: IntArray, full: IntArray, selective: IntArray) -> tuple[Array, Array]:
+        """Seconds of schedules, ``(n,)``, and of what follows them, less jitter; ``(n, stages)``."""
         p = self.runs.p
         schedule, send = Schedule(int(p.rows.schedule[0])), p.delays(self.runs.pp)[0]
         *times, weight, after = self._seconds(cuts, full, selective)
         found = makespan(schedule, self.micro_batches, times[0], times[1], send, weight)
-        return np.asarray(found + after.max(axis=1) / (1.0 + p.task.trainer.overhead.jitter))
+        return found, after / self.jitter
 
     def _seconds(
         self, cuts: IntArray, full: IntArray, selective: IntArray
@@ -184,23 +204,27 @@ class Priced:
         forward, backward, weight, after = map(mix.slowest, zip(*each, strict=True))
         return forward, backward, weight, after
 
-    def cut(self, layers: IntArray) -> Cut:
-        """A cut that fits, with what its layers recompute."""
-        full, selective = self._again(layers[None])
+    def cut(self, layers: IntArray, again: IntArray | None = None) -> Cut:
+        """A cut that fits, with what its layers recompute; ``again`` as in :class:`Settled`."""
+        cut = layers[None]
+        full, selective = self._again(cut) if again is None else self._spread(cut, *again[:, None])
         return Cut(layers, full[0], selective[0])
 
     def _again(self, cuts: IntArray) -> tuple[IntArray, IntArray]:
         """How many layers of every chunk run again as a whole, and in part; ``(n, chunks)`` each."""
         keys, stages = self._keys(cuts), self.runs.pp
         self._learn(set(keys))
-        sizes = cuts[:, self.mine].reshape(len(keys), -1).tolist()
-        found = []
-        for place, (key, held) in enumerate(zip(keys, sizes, strict=True)):
-            _, full, part = (values[place % stages] for values in self.known[key])
-            found.append(_shares(tuple(held), int(full), int(part)))
+        each = [[part[n % stages] for part in self.known[key][1:]] for n, key in enumerate(keys)]
+        full, part = np.moveaxis(np.array(each).reshape(len(cuts), stages, 2), -1, 0)
+        return self._spread(cuts, full, part)
+
+    def _spread(self, cuts: IntArray, full: IntArray, part: IntArray) -> tuple[IntArray, IntArray]:
+        """The same from the numbers of every stage; ``(n, stages)`` each to ``(n, chunks)``."""
+        held = cuts[:, self.mine].reshape(full.size, -1).tolist()
+        rows = zip(held, full.ravel().tolist(), part.ravel().tolist(), strict=True)
+        table = np.array([_shares(tuple(sizes), *numbers) for sizes, *numbers in rows])
         again = np.zeros((2, *cuts.shape), dtype=np.int64)
-        table = np.array(found).reshape(len(cuts), stages, 2, -1)
-        again[:, :, self.mine] = np.moveaxis(table, 2, 0)
+        again[:, :, self.mine] = np.moveaxis(table.reshape(*full.shape, 2, -1), 2, 0)
         return again[0], again[1]
 
     def _keys(self, cuts: IntArray) -> list[Key]:

@@ -15,6 +15,7 @@ from typing import Protocol, TypeAlias
 
 import numpy as np
 
+from planner.search.stages.probes import Settled
 from planner.units import Array, IntArray, unique
 
 EXHAUSTIVE = 1500
@@ -45,8 +46,8 @@ class Pricing(Protocol):
     def makespans(self, cuts: IntArray) -> Array:
         """Seconds of the schedule and what follows it; ``(n,)``."""
 
-    def least(self, cuts: IntArray) -> Array:
-        """Seconds that no choice of what is recomputed beats; ``(n,)``."""
+    def settled(self, cuts: IntArray, known: float, place: int) -> Settled:
+        """The best of cuts one of which takes so long, whatever its stages recompute if they are free in that."""
 
     @property
     def lead(self) -> Array:
@@ -62,6 +63,8 @@ class Levelled:
     makespan: float
     bound: float
     """Seconds that no cut beats, where every one was looked at; 0 elsewhere."""
+    again: IntArray | None = None
+    """As in :class:`planner.search.stages.probes.Settled`."""
 
 
 def solve(
@@ -147,9 +150,10 @@ def _best_of_all(pricing: Pricing, cuts: IntArray) -> Levelled | None:
     found = _simulated(pricing, cuts)
     if not found:
         return None
-    seconds, cut = min(found)
-    bound = float(pricing.least(np.array([cut for _, cut in found])).min())
-    return Levelled(np.array(cut), seconds, min(bound, seconds))
+    every = np.array([cut for _, cut in found])
+    seconds, place = min((each[0], place) for place, each in enumerate(found))
+    best = pricing.settled(every, seconds, place)
+    return Levelled(every[best.place], best.seconds, best.bound, best.again)
 
 
 def _simulated(
