@@ -12,6 +12,10 @@ from planner.units import Json
 OVERLAPPED_EXPERTS = 0.4
 """Exposed share of all-to-alls that a run says it overlaps, over that of one that does not.
 Source: a matched pair of Megatron-Bridge runs, 24.7 against 21.0 s, reproduced by hiding 60 %."""
+EXCHANGE = 0.8e-3
+"""Seconds that the host needs to go on once interleaved stages have exchanged results: the device is empty until the
+next kernels come. Source: makes up for what interleaving costs over 1F1B in a pair of runs of 14.6B on 16 A100
+(arXiv 2401.10241, 48 micro-batches), whose launch file forbids overlap (--no-overlap-p2p-communication)."""
 KERNELS = {"flash-1": "flash-1", "flash-2": "flash-2"}
 """Attention kernels that a row may name; every other fused one is the best of its chip."""
 
@@ -19,6 +23,15 @@ FP32_ACCUMULATION = 10.0
 """Bytes a parameter that DeepSpeed's bf16 optimizer moves to add a micro-batch's gradients in fp32. It all-reduces
 those whole, once a step. Source: runtime/pipe/engine.py, _bf16_reduce_grads. What stages send is split over tp as in
 fp16: 80 layers on ten stages take 1.1 % longer than in fp16, eight layers on one stage 0.9 % (BLOOM's chronicles)."""
+
+TOLD: Mapping[str, tuple[str, Json]] = {
+    "dispatcher": ("sends_once", True),
+    "exchanges": ("exchange", EXCHANGE),
+    "blocking": ("blocking", True),
+    "captured": ("operator", 0.0),
+    "zero_bubble": ("step_barrier", False),
+}
+"""Numbers and flags that a trait alone decides."""
 
 
 def generation_name(software: Software, traits: Mapping[str, Json]) -> str:
@@ -54,25 +67,18 @@ def as_run(software: Software, traits: Mapping[str, Json]) -> Trainer:
     if traits["early_sinks"]:
         changes["kernel"] = "early-sinks"
     base = BASES[data["base"]]
+    changes |= {field: value for trait, (field, value) in TOLD.items() if traits[trait]}
     if traits["no_overlap"]:
         sends = data.get("sends", base.overlap.sends)
         changes |= {"gradients": 1.0, "weights": 1.0, "ep": 1.0, "sends": max(1.0, sends)}
     if traits["ep_overlap"]:
         changes["ep"] = OVERLAPPED_EXPERTS * data.get("ep", base.overlap.ep)
-    if traits["dispatcher"]:
-        changes["sends_once"] = True
     if traits["bf16_gradients"] or software.name == "nemo":
         changes["gradient_bytes"] = 2.0
     if traits["recomputes"] and base is BASES["megatron"]:
         changes["selective"] = traits["recomputes"]
     if traits["bf16_optimizer"]:
         changes |= {"accumulation": FP32_ACCUMULATION, "reduced_bytes": 4.0, "reduces_whole": True}
-    if traits["blocking"]:
-        changes["blocking"] = True
-    if traits["captured"]:
-        changes["operator"] = 0.0
-    if traits["zero_bubble"]:
-        changes["step_barrier"] = False
     if traits["keeps"]:
         changes["selective"] = sorted(traits["keeps"])
     told = ",".join(f"{key}={value}" for key, value in sorted(changes.items()))

@@ -19,6 +19,7 @@ _CAPTURED = re.compile(r"mlperf training v[4-9]|cuda.?graph|_cg[_.]")
 _CONTAINER = re.compile(r"(?:container|release) v?(\d\d\.\d\d)", re.IGNORECASE)
 FUSED_SINKS = "26.08"
 """NVIDIA's container from which attention with learned sinks runs as one fast kernel."""
+_BEFORE_OVERLAP = ("baseline", "ptb", "ptb-swa", "tp-ovl")
 _BLOCKING = re.compile(r"cuda_launch_blocking ?= ?1", re.IGNORECASE)
 _HUNG = 320
 """Chips from which BLOOM's runs hung unless the host waited for every kernel, so that all of them set
@@ -55,8 +56,22 @@ def traits_of(run: Run, software: Software) -> dict[str, Json]:
         "bf16_optimizer": software.name == "megatron-deepspeed"
         and "fp16" not in (run.parallel.precision or "").lower(),
         "blocking": _blocks(run),
+        "exchanges": _exchanges(run, software),
         "zero_bubble": (run.parallel.schedule or "").startswith("zb-"),
     }
+
+
+def _exchanges(run: Run, software: Software) -> bool:
+    """Whether interleaved stages wait for what they exchange: Megatron-LM before 2023, and later runs that say so.
+
+    Source: launch file of sail-sg's fork (examples/pretrain_zero_bubble.sh); MegaScale's ablation, table 3, whose rows
+    up to the overlap of tensor parallelism do not have that of the pipeline.
+    """
+    if software.name in ("megatron-2021", "megatron-2022"):
+        return True
+    if "sail-sg" in (run.parallel.framework or "").lower():
+        return True
+    return run.parallel.overlap in _BEFORE_OVERLAP and "MegaScale" in run.source
 
 
 def _container(run: Run) -> str:

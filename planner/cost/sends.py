@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner.candidates import Candidates
+from planner.candidates import SCHEDULES, Candidates
 from planner.cost.collectives import collective
 from planner.cost.setting import axis_strides
 from planner.graph.placement import AxisName
@@ -29,14 +29,22 @@ class Sends:
     """Seconds of a send that run behind compute; ``(levels, n)``."""
     members: IntArray
     """How the stages lie on the levels (:func:`planner.hardware.mesh.members`)."""
+    exchange: Array
+    """Seconds of the host at every exchange that stages wait for; not a number where they wait for none; ``(n,)``."""
 
     def take(self, index: IntArray) -> Sends:
         """The same for some of the candidates."""
-        return Sends(self.exposed[:, index], self.hidden[:, index], self.members[:, index])
+        return Sends(
+            self.exposed[:, index],
+            self.hidden[:, index],
+            self.members[:, index],
+            self.exchange[index],
+        )
 
     def free(self) -> Sends:
         """The same where no send delays anybody."""
-        return Sends(np.zeros_like(self.exposed), self.hidden, self.members)
+        none = np.full_like(self.exchange, np.nan)
+        return Sends(np.zeros_like(self.exposed), self.hidden, self.members, none)
 
     @property
     def least(self) -> Array:
@@ -54,6 +62,21 @@ class Sends:
     def hidden_boundaries(self, pp: int) -> Array:
         """The same of what runs behind compute."""
         return self._by_boundary(self.hidden, pp)
+
+    def waits(self, pp: int) -> Array:
+        """Seconds by which every pass of a chunk is longer where stages wait for what they exchange; 0 elsewhere.
+
+        After a forward and a backward pass a stage sends the results of both and receives what it works on next, to and
+        from both neighbours at once: the slower boundary and what the host needs, half of it for each of the passes.
+
+        Shapes: ``(n, pp)``, for candidates that all have ``pp`` stages.
+
+        Source: Megatron-LM, send_forward_backward_recv_forward_backward without overlap_p2p_comm, which waits for the
+        device.
+        """
+        behind = self.boundaries(pp)
+        longest = np.maximum(behind, np.roll(behind, 1, axis=1))
+        return np.nan_to_num((longest + self.exchange[:, None]) / 2.0)
 
     def _by_boundary(self, seconds: Array, pp: int) -> Array:
         stage = np.arange(pp)
@@ -93,5 +116,11 @@ def sends(
     seconds = np.stack(
         [level.latency + size / level.sent_by(senders) + gather for level in task.cluster.levels]
     )
-    share = task.trainer.overlap.sends
-    return Sends(share * seconds, max(0.0, 1.0 - share) * seconds, members["pp"])
+    share, exchange = task.trainer.overlap.sends, task.trainer.overhead.exchange
+    waits = (rows.schedule == SCHEDULES.index("interleaved")) & (rows.pp > 1)
+    return Sends(
+        share * seconds,
+        max(0.0, 1.0 - share) * seconds,
+        members["pp"],
+        np.where(waits, np.nan if exchange is None else exchange, np.nan),
+    )

@@ -100,8 +100,7 @@ def _slowest(mix: Mix) -> StageTimes:
 def makespans(p: Prices, times: StageTimes) -> Array:
     """Makespan of candidates of one shape, exactly; the distance of two steps where no stage waits for the others."""
     schedule, m = Schedule(int(p.rows.schedule[0])), int(p.micro_batches[0])
-    delays = p.delays(times.blocks.shape[0])
-    costs = (times.forward, times.backward, delays, times.weight)
+    costs = schedule_costs(p, times)
     if schedule.adaptive and times.blocks.shape[0] > 1:
         shares = kept_share(p, times.blocks.sum(axis=1)).max(axis=1)
         timings = adaptive_timings(schedule, m, *costs, shares)
@@ -118,9 +117,16 @@ def makespan_bounds(p: Prices, times: StageTimes) -> Array:
     if times.blocks.shape[0] == 1:
         return makespans(p, times)
     schedule = Schedule(int(p.rows.schedule[0]))
-    delays = p.delays(times.blocks.shape[0])
-    costs = (times.forward, times.backward, delays, times.weight)
-    return stage_bound(schedule, p.micro_batches, *costs)
+    return stage_bound(schedule, p.micro_batches, *schedule_costs(p, times))
+
+
+def schedule_costs(p: Prices, times: StageTimes) -> tuple[Array, Array, Array, Array]:
+    """Seconds of chunks forwards and backwards with what stages wait for, delays of sends, gradients of weights."""
+    stages = times.blocks.shape[0]
+    if p.mix is not None or np.isnan(p.sends.exchange).all():
+        return times.forward, times.backward, p.delays(stages), times.weight
+    waits = p.sends.waits(stages)[..., None]
+    return times.forward + waits, times.backward + waits, p.delays(stages), times.weight
 
 
 def step_seconds(p: Prices, times: StageTimes, makespan: Array) -> Array:

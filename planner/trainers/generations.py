@@ -23,7 +23,15 @@ PATH = Path(__file__).with_name("generations.json")
 BASES = {t.name: t for t in (MEGATRON, TORCHTITAN, FSDP, MINDSPORE)}
 PARTS = {
     "overlap": ("tp", "tp_gradients", "cp", "ep", "gradients", "weights", "sends"),
-    "overhead": ("step", "operator", "memory_passes", "jitter", "accumulation", "blocking"),
+    "overhead": (
+        "step",
+        "operator",
+        "memory_passes",
+        "jitter",
+        "accumulation",
+        "blocking",
+        "exchange",
+    ),
     "memory": (
         "gradient_bytes",
         "master_bytes",

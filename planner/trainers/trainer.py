@@ -129,6 +129,9 @@ class Overhead:
     blocking: bool = False
     """The host waits for every kernel before it launches the next (CUDA_LAUNCH_BLOCKING=1): its time adds to the
     chip's instead of running beside it."""
+    exchange: float | None = None
+    """Seconds that the host needs to go on after interleaved stages have exchanged results, which they wait for; None
+    where these are sent beside compute."""
     source: str
 
 

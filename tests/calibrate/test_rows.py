@@ -347,3 +347,19 @@ def test_null_words_are_what_a_source_does_not_say() -> None:
     silent = run(model={"name": None}, hardware={"chip": None}, source=None, notes=None)
     assert (silent.model.name, silent.hardware.chip, silent.source) == ("", "", "")
     assert case_of(silent).software.name == case_of(run()).software.name
+
+
+@pytest.mark.parametrize(
+    ("parts", "waits"),
+    [
+        ({}, False),
+        ({"parallel": {"framework": "Megatron-LM (sail-sg fork)"}}, True),
+        ({"source": "MegaScale, table 3", "parallel": {"overlap": "tp-ovl"}}, True),
+        ({"source": "MegaScale, table 3", "parallel": {"overlap": "pp-ovl"}}, False),
+    ],
+)
+def test_interleaved_stages_wait_where_the_run_does_not_overlap_sends(
+    parts: dict[str, Any], waits: bool
+) -> None:
+    found = case_of(run(**parts)).task.trainer.overhead.exchange
+    assert (found is not None) == waits

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from planner.candidates import Candidates, concatenate, single
+from planner.candidates import SCHEDULES, Candidates, concatenate, single
 from planner.cost.prices import prices
 from planner.cost.step import exact
 from planner.question import Question, understand
@@ -68,3 +68,47 @@ def test_a_chip_that_sends_alone_has_the_card_that_its_node_shares() -> None:
 def test_a_step_is_no_faster_than_without_sends(pp: int) -> None:
     priced = prices(task(), layout(tp=32 // pp if pp > 2 else 4, dp=4 if pp == 2 else 1, pp=pp))
     assert np.all(exact(priced).step >= exact(replace(priced, sends=priced.sends.free())).step)
+
+
+def waiting(exchange: float | None, share: float = 1.0) -> Task:
+    found = task()
+    overlap, overhead = found.trainer.overlap, found.trainer.overhead
+    trainer = replace(
+        found.trainer,
+        overlap=replace(overlap, sends=share),
+        overhead=replace(overhead, exchange=exchange),
+    )
+    return replace(found, trainer=trainer)
+
+
+def steady(question: Task, **degrees: int) -> float:
+    """Seconds of 64 more micro-batches, less the jitter of pipelines."""
+    steps = [
+        float(exact(prices(replace(question, recipe=recipe), layout(**degrees))).step[0])
+        for recipe in (replace(question.recipe, global_batch=count) for count in (64, 128))
+    ]
+    return (steps[1] - steps[0]) / (1.0 + question.trainer.overhead.jitter)
+
+
+INTERLEAVED = SCHEDULES.index("interleaved")
+
+
+@pytest.mark.parametrize("tp", [2, 8])
+def test_interleaved_stages_that_wait_lose_an_exchange_for_every_pair_of_passes(tp: int) -> None:
+    """Four chunks a stage: as many exchanges a micro-batch, each as long as its slower boundary and the host."""
+    host = 1e-3
+    degrees = {"tp": tp, "pp": 4, "vpp": 4, "dp": 8 // tp, "schedule": INTERLEAVED}
+    longest = float(prices(waiting(host), layout(**degrees)).sends.boundaries(4).max())
+    rounds = 64 * tp // 8 * 4
+    lost = steady(waiting(host), **degrees) - steady(waiting(None), **degrees)
+    assert lost == pytest.approx(rounds * (longest + host), rel=1e-6)
+
+
+def test_only_interleaved_stages_wait_and_without_sends_nobody_does() -> None:
+    plain = {"tp": 8, "pp": 4, "schedule": SCHEDULES.index("1f1b")}
+    assert steady(waiting(1e-3), **plain) == steady(waiting(None), **plain)
+    degrees = {"tp": 8, "pp": 4, "vpp": 4, "schedule": INTERLEAVED}
+    priced = prices(waiting(1e-3), layout(**degrees))
+    assert priced.sends.waits(4).min() > 0.5e-3
+    assert priced.without_sends().sends.waits(4).max() == 0.0
+    assert prices(waiting(None), layout(**degrees)).sends.waits(4).max() == 0.0
