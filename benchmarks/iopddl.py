@@ -22,10 +22,12 @@ import numpy as np
 
 from benchmarks import BEGAN
 from planner.search.solver.problem import Memory, Problem, build
-from planner.search.solver.solve import solve
+from planner.search.solver.solve import Answer, solve
 
 RESERVE = 0.02
 """Part of the limit, and ten times that of the time to read, that is left for checking and writing."""
+PROVED = 1e-9
+"""Gap at which rounding is all that is left of it."""
 FORBIDDEN = 1e17
 """Costs from here on mean that a pair or strategy is not allowed."""
 
@@ -177,8 +179,9 @@ def run(path: Path, limit: float, began: float) -> dict[str, Any]:
     answer = solve(problem, seconds=limit - spent - RESERVE * (limit + 10 * spent))
     found = {
         "name": raw.get("name", path.name.split(".")[0]),
+        "status": _status(answer),
         "cost": None,
-        "lower_bound": answer.bound,
+        "lower_bound": answer.bound if np.isfinite(answer.bound) else None,
         "seconds": time.perf_counter() - began,
         "cpu_seconds": time.process_time() - cpu,
         "feasible": False,
@@ -190,6 +193,13 @@ def run(path: Path, limit: float, began: float) -> dict[str, Any]:
         if abs(found["cost"] - answer.cost) > 1e-9 * max(1.0, abs(answer.cost)):
             raise SystemExit(f"the solver says {answer.cost}, the file says {found['cost']}")
     return found
+
+
+def _status(answer: Answer) -> str:
+    """What is known: the optimum, a choice that may not be it, that there is none, or nothing."""
+    if answer.choice is None:
+        return "infeasible" if answer.bound == np.inf else "unknown"
+    return "optimal" if answer.gap <= PROVED else "feasible"
 
 
 def table(directory: Path, limits: float | None, letters: str | None, began: float) -> None:
@@ -205,11 +215,12 @@ def table(directory: Path, limits: float | None, letters: str | None, began: flo
         got = run(path, limits or limit, began)
         began = time.perf_counter()
         score = best / got["cost"] if got["feasible"] else 0.0
-        gap = 100 * (1 - got["lower_bound"] / got["cost"]) if got["feasible"] else np.inf
+        bound = -np.inf if got["lower_bound"] is None else got["lower_bound"]
+        gap = 100 * (1 - bound / got["cost"]) if got["feasible"] else np.inf
         total, count = total + score, count + 1
         print(
             f"| {letter} | {limits or limit:g} | {best:,} | {got['cost'] or 0:,} | {score:.4f} "
-            f"| {got['lower_bound']:,.0f} | {gap:.3f} | {got['seconds']:.1f} | {got['cpu_seconds']:.1f} |",
+            f"| {bound:,.0f} | {gap:.3f} | {got['seconds']:.1f} | {got['cpu_seconds']:.1f} |",
             flush=True,
         )
     print(f"\nSum of best/ours: {total:.4f} of {count}")
@@ -239,8 +250,8 @@ def main(arguments: list[str] | None = None, began: float | None = None) -> int:
     except InstanceError as error:
         parser.exit(2, f"{given.instance}: error: {error}\n")
     if given.out:
-        given.out.write_text(json.dumps(got))
-    print(json.dumps({k: v for k, v in got.items() if k != "solution"}))
+        given.out.write_text(json.dumps(got, allow_nan=False))
+    print(json.dumps({k: v for k, v in got.items() if k != "solution"}, allow_nan=False))
     return 0 if got["feasible"] else 1
 
 

@@ -35,12 +35,31 @@ def test_the_command_writes_a_checked_optimum(tmp_path, capsys):
     # the second node's second strategy goes with nothing, so the first node must be the one to save
     assert got["solution"] == [1, 0, 0]
     assert got["cost"] == got["lower_bound"] == 6
+    assert got["status"] == "optimal"
     assert json.loads(capsys.readouterr().out)["feasible"]
 
 
 def test_the_check_sees_what_breaks_the_limit():
     assert check(SMALL, [0, 0, 0]) == (2, False)
     assert check(SMALL, [1, 1, 0]) == (5 + 5 + 3 + 1 + int(1e18), True)
+
+
+@pytest.mark.parametrize("limit", [2, None])
+def test_where_nothing_fits_the_answer_is_strict_json(limit, tmp_path, capsys):
+    """Too little memory; and, without any limit, a pair of nodes of which all is forbidden."""
+    barred = changed("edges", "costs", 2, [int(1e18), int(1e18)])
+    problem = {**(SMALL if limit else barred), "usage_limit": limit}
+    path, out = tmp_path / "none.json", tmp_path / "out.json"
+    path.write_text(json.dumps({"problem": problem}))
+    assert main([str(path), "--time-limit", "1", "--out", str(out)]) == 1
+
+    def refuse(word):
+        raise ValueError(word)
+
+    for text in (out.read_text(), capsys.readouterr().out):
+        got = json.loads(text, parse_constant=refuse)
+        assert got["status"] == "infeasible"
+        assert got["cost"] is got["lower_bound"] is None
 
 
 def without(part, key):

@@ -206,6 +206,8 @@ def _search(state: _State, core: Core, search: Search, cycle: int, small: bool) 
     if not found.fits:
         return
     state.offer(core, found.choice)
+    if state.done():
+        return
     search.begin(found.choice)
     last = cycle == CYCLES - 1
     time = min(2.0, 0.1 * state.left()) if small else (1.0 if last else 0.5) * state.left()
