@@ -47,6 +47,10 @@ class Weight:
     """Exposed seconds of gathers and reductions. Shapes: (states,)."""
     usage: Array
     """Bytes of states on a rank, of all layers. Shapes: (states,)."""
+    whole: Array
+    """Bytes of what is gathered where its states are sharded, while operators use it. Shapes: (states,)."""
+    gradient: Array
+    """Bytes of its gradient beside the states, before it is scattered and while it is made. Shapes: (states,)."""
     tables: tuple[Array, ...]
     """Of every operator 0 where a strategy goes with a state, else inf. Shapes: (strategies, states) each."""
 
@@ -80,7 +84,8 @@ def _weight(
     groups = tuple(group for _, group in states)
     elements = s.block.elements(s.block.tensors[name].dims) / s.mesh.ranks(codes > 1)
     inside = np.array([[a in group for a in range(codes.shape[1])] for group in groups])
-    moves, bytes_ = _moves(s, name, elements, codes == 1, inside)
+    moves, bytes_, gathered = _moves(s, name, elements, codes == 1, inside)
+    apart = np.where(s.mesh.ranks(inside) > 1, elements, 0.0)
     taken = np.zeros(len(states))
     for kind, _, _, seconds in moves:
         each = 1 if kind == "all-gather" else wish.micro_batches
@@ -92,6 +97,8 @@ def _weight(
         moves=moves,
         seconds=taken,
         usage=wish.layers * bytes_ / s.mesh.ranks(inside),
+        whole=gathered * apart,
+        gradient=_gradient(s, name, elements, apart, codes),
         tables=tuple(np.where(_suits(one, codes), 0.0, np.inf) for one in own),
     )
 
@@ -152,8 +159,8 @@ def weight_exposed(s: Space, wish: Wish, kind: StepKind) -> float:
 
 def _moves(
     s: Space, name: str, elements: Array, partial: BoolArray, inside: BoolArray
-) -> tuple[list[WeightMove], Array]:
-    """What a weight sends whose states are sharded over groups, a gather each way first, and bytes of its states.
+) -> tuple[list[WeightMove], Array, float]:
+    """What a weight sends whose states are sharded over groups, a gather each way first; bytes of states and elements.
 
     One that does not train has no gradient.
     """
@@ -170,7 +177,25 @@ def _moves(
     gather: tuple[Kind, BoolArray, Array] = ("all-gather", inside, elements * gathered)
     wanted = [gather, gather, *wanted]
     moves = [(kind, axes, size, _joint(s, kind, axes, size)) for kind, axes, size in wanted]
-    return moves, each * elements
+    return moves, each * elements, gathered
+
+
+def _gradient(s: Space, name: str, elements: Array, apart: Array, codes: IntArray) -> Array:
+    """Bytes of a weight's gradient that are held only while it is made. Shapes: (states,).
+
+    Whole where its states are sharded, and what the trainer takes more for one matrix, of experts one's.
+    """
+    tensor = s.block.tensors[name]
+    if tensor.kind == "frozen":
+        return np.zeros_like(elements)
+    matrix = elements
+    if "experts" in tensor.dims:
+        cut = s.mesh.ranks(codes == 2 + s.plain.tensors[name].dims.index("experts"))
+        matrix = elements * cut / s.block.sizes["experts"]
+    if "vocab" in tensor.dims:
+        matrix = np.zeros_like(elements)
+    more = s.task.trainer.memory.wgrad_bytes
+    return np.asarray(state_bytes(s.task).gradients * apart + more * matrix)
 
 
 def _joint(s: Space, kind: Kind, axes: BoolArray, size: Array) -> Array:

@@ -61,9 +61,10 @@ class Form:
         """Exposed seconds of a tensor's conversions. Shapes: (states, states)."""
         return one.layouts.seconds * self.exposed(one.name, again=again)
 
-    def saved(self, one: Stand) -> Array:
-        """Bytes of a tensor that is kept, of all layers and all micro-batches in flight. Shapes: (layouts,)."""
-        return one.layouts.local * (self.wish.layers * self.wish.in_flight)
+    @property
+    def held(self) -> float:
+        """Times that a rank holds what a layer saves of a micro-batch: one at least, while it is under way."""
+        return max(1.0, self.wish.layers * self.wish.in_flight)
 
 
 def form_of(s: Space, wish: Wish) -> Form:
@@ -122,12 +123,10 @@ class Numbers:
     """Nodes and edges as numbers; operators come first."""
 
     costs: list[Array] = field(default_factory=list)
-    usages: list[Array | None] = field(default_factory=list)
     tables: dict[tuple[int, int], Array] = field(default_factory=dict)
 
-    def node(self, cost: Array, usage: Array | None = None) -> int:
+    def node(self, cost: Array) -> int:
         self.costs.append(cost)
-        self.usages.append(usage)
         return len(self.costs) - 1
 
     def cost(self, choice: IntArray) -> float:
@@ -135,11 +134,6 @@ class Numbers:
         total = sum(float(cost[k]) for cost, k in zip(self.costs, choice, strict=True))
         pairs = self.tables.items()
         return total + sum(float(table[choice[i], choice[j]]) for (i, j), table in pairs)
-
-    def used(self) -> list[Array]:
-        """Bytes of every node's states, 0 where it keeps nothing. Shapes: (states,) each."""
-        pairs = zip(self.costs, self.usages, strict=True)
-        return [np.zeros(len(cost)) if usage is None else usage for cost, usage in pairs]
 
     def edge(self, first: int, second: int, table: Array) -> None:
         pair, turned = ((first, second), table) if first < second else ((second, first), table.T)
@@ -214,8 +208,8 @@ class Copy:
     source: int
     """Node of what it is made from."""
     node: int
-    reader: int
-    """One of those that share it."""
+    readers: tuple[int, ...]
+    """Those that share it."""
     again: bool
     """Whether it is made a second time for the backward pass."""
 
@@ -249,13 +243,10 @@ def numbers(form: Form, trees: Trees, *, keep: bool) -> tuple[Numbers, Nodes]:
         keep: one layout a saved tensor is kept, and others are made again backwards.
     """
     p, stands = Numbers(), []
-    apart = loose(form)
-    for number, (compute, inner) in enumerate(zip(form.compute, form.inner, strict=True)):
-        p.node(compute + inner, apart[number] if keep else None)
+    for compute, inner in zip(form.compute, form.inner, strict=True):
+        p.node(compute + inner)
     for one in form.stands:
-        cost, saved = _tensor_cost(form, one), keep and is_saved(one)
-        usage = form.saved(one)[bare(one.layouts)] if saved else None
-        places = Places(p.node(cost, usage))
+        places = Places(p.node(_tensor_cost(form, one)))
         stands.append(places)
         if one.writer is not None:
             table = _written_table(form, one, one.writer, keep=keep)
@@ -264,7 +255,7 @@ def numbers(form: Form, trees: Trees, *, keep: bool) -> tuple[Numbers, Nodes]:
             _add_readers(form, p, one, places, trees[one.name], places.kept, keep=keep)
     weights = []
     for weight in form.weights:
-        weights.append(p.node(weight.seconds, weight.usage if keep else None))
+        weights.append(p.node(weight.seconds))
         for operator, table in zip(weight.operators, weight.tables, strict=True):
             p.edge(operator, weights[-1], table)
     return p, Nodes(tuple(stands), tuple(weights))
@@ -281,7 +272,7 @@ def _add_readers(
         return
     below = leaves(tree)
     again = keep and any(one.readers[reader].saves for reader in below)
-    copy = Copy(source, p.node(np.zeros(len(one.layouts.layouts))), below[0], again)
+    copy = Copy(source, p.node(np.zeros(len(one.layouts.layouts))), below, again)
     places.copies.append(copy)
     p.edge(source, copy.node, _copied_table(form, one, again=again))
     for branch in tree:
@@ -289,8 +280,7 @@ def _add_readers(
 
 
 def loose(form: Form) -> list[Array]:
-    """Bytes that operators keep of tensors that nobody reads (masks, statistics). Shapes: (strategies,) each."""
-    held = form.wish.layers * form.wish.in_flight
+    """Bytes of one micro-batch that operators keep of tensors that nobody reads (masks). Shapes: (strategies,) each."""
     s, standing = form.space, {one.name for one in form.stands}
     found = []
     for each in form.every:
@@ -299,5 +289,5 @@ def loose(form: Form) -> list[Array]:
             if name not in standing:
                 cuts = [parts[d] for d in s.plain.tensors[name].dims if d in parts]
                 total += s.bytes_of(name) / np.prod([np.ones(len(total)), *cuts], axis=0)
-        found.append(total * held)
+        found.append(total)
     return found

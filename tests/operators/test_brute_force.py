@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import combinations, product
+from itertools import product
 from math import prod
 from random import Random
 
@@ -12,17 +12,14 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from planner.cost.collectives import collective
-from planner.cost.operator_cost import operator_cost
-from planner.cost.resharding import conversions, free_mesh
-from planner.cost.states import state_bytes
-from planner.cost.strategies import gradient, required, written
+from planner.cost.resharding import free_mesh
 from planner.errors import PlannerError
 from planner.graph.operator import Block, Operator, Tensor, Use
-from planner.graph.placement import Partial, Replicate, Shard
+from planner.graph.placement import Shard
 from planner.search.free_axes import space
 from planner.search.operators import Wish, solve_block
 from tests.cost.blocks import chip_of, cluster_of, level_of, model_of, task_of
+from tests.operators.by_name import all_splits, brute_force
 from tests.operators.schemes import dense_layers
 from tests.search.problems import examples
 
@@ -83,182 +80,6 @@ def mesh_and_task(draw_axes):
         memory_limit=task.memory_limit,
     )
     return free_mesh(cluster, draw_axes), task
-
-
-def all_splits(s, op):
-    written_dims = [set(s.plain.tensors[name].dims) for name in op.writes]
-    able = [
-        dim
-        for dim in op.dims
-        if dim not in op.whole
-        and (op.kind == "matmul" or all(dim in results for results in written_dims))
-    ]
-    sizes = dict(zip(s.mesh.names, s.mesh.sizes, strict=True))
-    for chosen in product([None, *able], repeat=len(s.mesh.names)):
-        split = {a: d for a, d in zip(s.mesh.names, chosen, strict=True) if d is not None}
-        if all(
-            s.size(dim) % prod(sizes[a] for a, d in split.items() if d == dim) == 0 for dim in able
-        ):
-            yield split
-
-
-def compute(s, number, split):
-    sizes = dict(zip(s.mesh.names, s.mesh.sizes, strict=True))
-    setting = s.setting({a: np.array([float(sizes[a])]) for a in split})
-    found = operator_cost(setting, s.block, s.block.operators[number], split)
-    return float((found.forward + found.backward).ravel()[0])
-
-
-def weight(s, name, splits):
-    """Seconds and bytes of a weight that all its operators cut alike, for every group its states may be sharded in."""
-    sizes = dict(zip(s.mesh.names, s.mesh.sizes, strict=True))
-
-    def seconds(kind, axes, size):
-        if not axes:
-            return 0.0
-        spread = s.mesh.members[:, [s.mesh.names.index(a) for a in axes]].prod(axis=1)
-        return float(collective(kind, size, spread, s.mesh.cluster))
-
-    dims = s.plain.tensors[name].dims
-    cuts = [{a: d for a, d in split.items() if d in dims} for split in splits]
-    if any(cut != cuts[0] for cut in cuts):
-        return []
-    cut = cuts[0]
-    partial = {a for split in splits for a, d in split.items() if d not in dims}
-    if partial & set(cut):
-        return []
-    elements = s.block.elements(dims) / prod(sizes[a] for a in cut)
-    found = []
-    for bits in product([0, 1], repeat=len(sizes)):
-        group = [a for a, bit in zip(sizes, bits, strict=True) if bit]
-        if set(group) & set(cut) or elements % prod(sizes[a] for a in group):
-            continue
-        scattered = [a for a in partial if a in group]
-        rest = [a for a in partial if a not in group]
-        grads = 4.0 * elements
-        assert state_bytes(s.task).gradients == 4.0
-        cost = 2 * seconds("all-gather", group, 2.0 * elements)
-        cost += seconds("reduce-scatter", scattered, grads)
-        cost += seconds("all-reduce", rest, grads / prod(sizes[a] for a in scattered))
-        found.append((cost, 18.0 * elements / prod(sizes[a] for a in group)))
-    return found
-
-
-def plain(layout):
-    return {a: Replicate() if isinstance(p, Partial) else p for a, p in layout.items()}
-
-
-def tensor(s, name, splits, *, keep):
-    """Seconds around one tensor and bytes that are kept of it, for every layout in which it can stand.
-
-    With ``keep`` that layout alone is kept: what an operator saves in another is made again for the backward pass.
-    """
-    t = s.plain.tensors[name]
-    dims = t.dims
-    c = conversions(s.mesh, dims, tuple(s.size(d) for d in dims), s.bytes_of(name))
-
-    def seconds(have, want, *, again=False):
-        return float(c.seconds[c.number(have), c.number(want)]) * (2 if keep and again else 1)
-
-    operators = s.plain.operators
-    writer = next((n for n, op in enumerate(operators) if name in op.writes), None)
-    readers = [(use, n) for n, op in enumerate(operators) for use in op.reads if use.tensor == name]
-    if not readers and name not in s.plain.outputs:
-        return [(0.0, 0.0)]
-    lies = [c.placements(number) for number in range(len(c.layouts))]
-    partial = [any(isinstance(p, Partial) for p in layout.values()) for layout in lies]
-    stands = np.zeros(len(lies))
-    if writer is not None:
-        have = written(t, operators[writer], splits[writer])
-        stands = np.array([seconds(have, plain(x)) + seconds(x, plain(have)) for x in lies])
-    if writer is None or not readers:
-        stands[partial] = np.inf
-    reads, saves = [], [name in operators[n].saves for _, n in readers]
-    for (use, n), saved in zip(readers, saves, strict=True):
-        op = operators[n]
-        want, left = required(use, t, op, splits[n]), gradient(use, t, op, splits[n])
-        reads.append(
-            np.array([seconds(plain(x), want, again=saved) + seconds(left, x) for x in lies])
-        )
-
-    def copied(some):
-        again = any(saves[reader] for reader in some)
-        return np.array(
-            [[seconds(plain(x), plain(y), again=again) + seconds(y, x) for y in lies] for x in lies]
-        )
-
-    if reads:
-        stands = stands + met(tuple(range(len(reads))), reads, copied, {})
-    local = c.local if keep and any(saves) else np.zeros(len(lies))
-    held = [float(local[c.number(plain(x))]) for x in lies]
-    return [pair for pair in zip(stands.tolist(), held, strict=True) if pair[0] < np.inf]
-
-
-def met(some, reads, copied, known):
-    """Least seconds to some readers from every layout: they part at a copy, whoever goes with whom.
-
-    Source: Dreyfus and Wagner, The Steiner problem in graphs (1971).
-    """
-    if len(some) == 1:
-        return reads[some[0]]
-    if some not in known:
-        parted = [
-            met(one, reads, copied, known) + met(tuple(r for r in some if r not in one), reads, copied, known)
-            for size in range(1, len(some))
-            for one in combinations(some, size)
-        ]  # fmt: skip
-        known[some] = (copied(some) + np.min(parted, axis=0)).min(axis=1)
-    return known[some]
-
-
-def brute_force(block, mesh, task, sequences, pins=None, limit=None):
-    """Least seconds of all strategies, layouts and groups, or of those that keep within a limit; inf without any."""
-    s = space(block, mesh, task, sequences)
-    options = [
-        [
-            (split, compute(s, n, split))
-            for split in ([pins[op.name]] if op.name in (pins or {}) else all_splits(s, op))
-        ]
-        for n, op in enumerate(s.plain.operators)
-    ]
-    users = {
-        name: [
-            n
-            for n, op in enumerate(s.plain.operators)
-            if name in (*op.writes, *op.weights, *(use.tensor for use in op.reads))
-        ]
-        for name in s.plain.tensors
-    }
-    memo: dict[object, list[tuple[float, float]]] = {}
-
-    def around(name, splits):
-        touching = tuple((n, tuple(splits[n].items())) for n in users[name])
-        if (name, touching) not in memo:
-            memo[name, touching] = best(
-                weight(s, name, [splits[n] for n in users[name]])
-                if s.plain.tensors[name].kind == "weight"
-                else tensor(s, name, splits, keep=limit is not None)
-            )
-        return memo[name, touching]
-
-    def best(pairs):
-        """The cheapest; under a limit, all that nothing cheaper takes less memory than."""
-        if limit is None:
-            return [(min((cost for cost, _ in pairs), default=np.inf), 0.0)]
-        left: list[tuple[float, float]] = []
-        for cost, held in sorted(pairs):
-            if held <= limit and (not left or held < left[-1][1]):
-                left.append((cost, held))
-        return left
-
-    def whole(chosen):
-        pairs = [(sum(cost for _, cost in chosen), 0.0)]
-        for name in s.plain.tensors:
-            more = around(name, [split for split, _ in chosen])
-            pairs = best([(a + b, u + v) for (a, u), (b, v) in product(pairs, more)])
-        return min((cost for cost, _ in pairs), default=np.inf)
-
-    return min(whole(chosen) for chosen in product(*options))
 
 
 @given(blocks(most=4), st.sampled_from([1, 2, 4]))
@@ -401,18 +222,21 @@ def test_a_stage_holds_its_layers_and_what_is_in_flight(block, share, stage):
     found = solve_block(block, mesh, task, Wish(**asked, memory_limit=limit))
     assert found.seconds == pytest.approx(fastest, rel=1e-5)
     assert found.memory <= limit * (1 + 1e-9)
-    states, both = (
-        solve_block(
-            block,
-            mesh,
-            task,
-            Wish(sequences=4, in_flight=number, pins=found.splits, memory_limit=1e15),
-        )
-        for number in (0.0, 1.0)
+    one, more, deep = (
+        held_by(block, mesh, task, found.splits, layers=layers, in_flight=number)
+        for layers, number in ((1, 1.0), (1, 2.0), (2, 1.0))
     )
-    joint = solve_block(block, mesh, task, Wish(**asked, pins=found.splits, memory_limit=1e15))
-    saved = both.memory - states.memory
-    assert joint.memory == pytest.approx(layers * (states.memory + in_flight * saved))
+    joint = held_by(block, mesh, task, found.splits, layers=layers, in_flight=in_flight)
+    saved = more - one
+    assert saved == pytest.approx(saved[0])
+    assert joint == pytest.approx(
+        one + (layers - 1) * (deep - more) + (layers * in_flight - 1) * saved
+    )
+
+
+def held_by(block, mesh, task, pins, **stage):
+    wish = Wish(sequences=4, pins=pins, memory_limit=1e15, **stage)
+    return np.array(list(solve_block(block, mesh, task, wish).held.values()))
 
 
 @given(blocks(most=4), st.floats(0.3, 1.0))

@@ -13,7 +13,7 @@ from planner.cost.resharding import free_mesh
 from planner.frontends.cluster_file import read_cluster
 from planner.frontends.model_file import read_model
 from planner.graph.blocks import build_model
-from planner.search import operators
+from planner.search import operator_optimum
 from planner.search.copies import grown, star
 from planner.search.free_axes import space
 from planner.search.narrow import narrow
@@ -76,7 +76,7 @@ def test_what_is_too_wide_for_elimination_is_solved_all_the_same(monkeypatch):
     def too_wide(*_):
         raise TooWideError(2, 1)
 
-    monkeypatch.setattr(operators, "eliminate", too_wide)
+    monkeypatch.setattr(operator_optimum, "eliminate", too_wide)
     found = solve_block(block, mesh, task, Wish(sequences=4, time_limit=20))
     assert found.seconds == pytest.approx(exact.seconds, rel=1e-9)
     assert found.bound == pytest.approx(exact.seconds, rel=1e-5)
