@@ -220,19 +220,20 @@ class _Held:
 
     def _as_read(self, choice: IntArray) -> Iterator[Span]:
         """All layouts in which the tensor is saved under a choice, each from its last saver on where it is no copy."""
-        savers: dict[int, list[int]] = {}
+        kept: dict[int, list[int]] = {}
         for side in self.one.readers:
             if side.saves:
                 layout = int(side.forward[choice[side.operator]])
-                savers.setdefault(layout, []).append(side.operator)
+                kept.setdefault(layout, []).append(side.operator)
         writer = self.one.writer
         if writer is not None and writer.saves:
             layout = int(writer.backward[choice[writer.operator]])
-            savers.setdefault(layout, []).append(writer.operator)
+            kept.setdefault(layout, []).append(writer.operator)
         stands = int(self.ends[choice[self.places.kept]])
-        standing = max(hi for _, hi, _ in self._instances())
-        for layout, at in savers.items():
-            size = np.array(self.local[layout])
-            begin = standing if layout == stands else max(at) + 1
+        for layout, at in kept.items():
+            size, begin = np.array(self.local[layout]), max(at) + 1
+            if layout == stands:
+                mine = (hi for _, hi, savers in self._instances() if set(at) <= set(savers))
+                begin = next(mine, begin)
             yield Span((), begin, self.end - min(at), size)
             yield Span((), 0, self.end, self.others * size)

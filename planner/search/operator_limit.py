@@ -1,9 +1,9 @@
 """The best choice of a block's strategies within a limit of memory at every moment.
 
 Prices of memory come first, moment by moment as one turns out to be the fullest: with the optimum at some prices its
-bound is a plane over all prices, and the next prices are where the planes known so far are highest (cutting planes;
-with one price these are secants). At the best prices most strategies are ruled out; the integer program decides among the
-rest, with rows for the moments that its answers break.
+bound is a plane over all prices, and the next prices are where the planes known so far are highest. At the best prices
+most strategies are ruled out; the integer program decides among the rest, with rows for the moments that its answers
+break.
 Source: Kelley, The cutting-plane method for solving convex programs (1960).
 """
 
@@ -128,7 +128,7 @@ def limited(q: Limited, seconds: float) -> Solved:
     found = replace(found, prices=planes.prices)
     better = proved(q, found, until - time.perf_counter(), planes.rows)
     if best is None and not len(better.choice):
-        raise _too_tight(planes, max(plane.used.max() for plane in planes.known))
+        raise _too_tight(planes)
     bound = max(planes.bound, better.bound)
     return replace(better if len(better.choice) else found, bound=bound)
 
@@ -167,17 +167,16 @@ def _make_fit(planes: _Planes, until: float) -> None:
     Raises:
         PlannerError: no choice fits (N02).
     """
-    q, enough = planes.q, np.inf
+    q = planes.q
     shares = np.ones(1)
     for _ in range(PLANES):
         found = planes.at(DEAREST * planes.spread(shares))
-        enough = min(enough, float(found.used.max()))
         if planes.best is not None or time.perf_counter() > until:
             return
         used = planes.over() + q.limit
         floor = float(found.used[planes.rows[: len(shares)]] @ shares)
         if floor > q.limit * (1 + ROUNDING):
-            raise _too_tight(planes, enough)
+            raise _too_tight(planes)
         shares, most = _highest(np.zeros(len(used)), used, whole=True)
         if most <= floor * (1 + ROUNDING):
             return
@@ -195,7 +194,7 @@ def _raise_bound(planes: _Planes, until: float) -> None:
         planes.at(planes.spread(prices * scale))
 
 
-def _too_tight(planes: _Planes, enough: float) -> PlannerError:
+def _too_tight(planes: _Planes) -> PlannerError:
     q = planes.q
     worst = min(planes.known, key=lambda plane: float(plane.used.max()))
     moment = q.moments[int(worst.used.argmax())]

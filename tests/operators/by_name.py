@@ -148,8 +148,12 @@ class Around:
         if self.writer is not None:
             self.have = written(self.t, operators[self.writer], splits[self.writer])
         self.output = name in s.plain.outputs
+        self.gradient = self.t.kind == "activation"
         self.ring = self.writer is not None and any(n <= self.writer for n in self.readers)
-        self.known = {}
+        self.known, self.met = {}, {}
+        self.moments = moments_of(s)
+        self.numbers = {id(lie): n for n, lie in enumerate(self.lies)}
+        self.bare = [self.c.number(plain(lie)) for lie in self.lies]
 
     def seconds(self, have, want):
         return float(self.c.seconds[self.c.number(have), self.c.number(want)])
@@ -168,7 +172,7 @@ class Around:
         found = []
         for x in self.lies:
             partial = any(isinstance(p, Partial) for p in x.values())
-            if partial and (self.writer is None or not self.readers):
+            if partial and (self.writer is None or not self.readers or not self.gradient):
                 continue
             cost, held = self.alone(x)
             below = self.below(tuple(range(len(self.readers))), x) if self.readers else None
@@ -181,7 +185,7 @@ class Around:
 
     def alone(self, x):
         """The tensor itself and its writer."""
-        value, grad, held = self.local(plain(x)), self.local(x), []
+        value, grad, held = self.local(plain(x)), self.local(x) * self.gradient, []
         last, first = max(self.readers, default=-1), self.writer
         saved = [
             n for n, saves in zip(self.readers, self.saves, strict=True) if saves and self.keep
@@ -202,17 +206,20 @@ class Around:
                 now = value * bool(saved and n >= saved[0])
                 now += grad * (arrived and (self.output or n <= last))
             if n == self.writer:
-                own = self.have if not back else plain(self.have)
-                now += self.other(own, x if back else plain(x))
+                if back:
+                    now += self.other(plain(self.have), x) * self.gradient
+                else:
+                    now += self.other(self.have, plain(x))
             held.append(now)
         cost = 0.0
         if self.writer is not None:
-            cost = self.seconds(self.have, plain(x)) + self.seconds(x, plain(self.have))
+            cost = self.seconds(self.have, plain(x))
+            cost += self.seconds(x, plain(self.have)) * self.gradient
         return cost, np.array(held)
 
     def below(self, some, x):
         """Ways for some readers from a layout: one takes it, several part at a copy, whoever goes with whom."""
-        at = some, self.c.number(x)
+        at = some, self.numbers[id(x)]
         if at not in self.known:
             pairs = [self.read(some[0], x)] if len(some) == 1 else self.parted(some, x)
             self.known[at] = Options(self.s, pairs, self.limit)
@@ -221,33 +228,40 @@ class Around:
     def read(self, reader, x):
         n, saved = self.readers[reader], self.saves[reader] and self.keep
         want, left = self.wants[reader], self.lefts[reader]
-        cost = self.seconds(plain(x), want) * (2 if saved else 1) + self.seconds(left, x)
-        held = []
-        for operator, back in moments_of(self.s):
-            now = 0.0
-            if operator == n:
-                now = self.other(want, plain(x)) * (saved or not back)
-            if operator == n and back:
-                first = n == max(self.readers)
-                now += self.other(left, x) if first else self.local(left)
-            held.append(now)
-        return cost, np.array(held)
+        cost = self.seconds(plain(x), want) * (2 if saved else 1)
+        cost += self.seconds(left, x) * self.gradient
+        value, grad = self.other(want, plain(x)), self.other(left, x)
+        if n != max(self.readers):
+            grad = self.local(left)
+        held = np.zeros(len(self.moments))
+        held[self.moments.index((n, False))] = value
+        held[self.moments.index((n, True))] = value * saved + grad * self.gradient
+        return cost, held
 
     def parted(self, some, x):
+        """From a copy in every layout."""
         at = [self.readers[r] for r in some]
         saved = [self.readers[r] for r in some if self.saves[r] and self.keep]
-        for y in self.lies:
-            cost = self.seconds(plain(x), plain(y)) * (2 if saved else 1) + self.seconds(y, x)
-            value, grad, held = self.other(plain(y), plain(x)), self.other(y, x), []
-            for n, back in moments_of(self.s):
-                now = (value if not back else grad) * (at[0] <= n <= at[-1])
-                if saved and back:
-                    now += value * (saved[0] <= n <= saved[-1])
-                held.append(now)
-            for one, rest in halves(some):
-                both = self.below(one, y).beside(self.below(rest, y))
-                for more, also in zip(both.costs, both.held, strict=True):
-                    yield cost + more, np.array(held) + also
+        ahead, back, again = (
+            np.array([turned == way and one[0] <= n <= one[-1] for n, turned in self.moments])
+            for way, one in ((False, at), (True, at), (True, saved or [-1]))
+        )
+        local, seconds, i = self.c.local, self.c.seconds, self.numbers[id(x)]
+        for j, y in enumerate(self.lies):
+            have, want = self.bare[i], self.bare[j]
+            cost = seconds[have, want] * (2 if saved else 1) + seconds[j, i] * self.gradient
+            held = (ahead + again) * local[want] * (have != want)
+            held = held + back * local[j] * (i != j) * self.gradient
+            below = self.meet(some, j, y)
+            yield from ((cost + c, held + h) for c, h in zip(below.costs, below.held, strict=True))
+
+    def meet(self, some, j, y):
+        """Ways for some readers from their copy."""
+        if (some, j) not in self.met:
+            both = [self.below(one, y).beside(self.below(rest, y)) for one, rest in halves(some)]
+            pairs = [pair for b in both for pair in zip(b.costs, b.held, strict=True)]
+            self.met[some, j] = Options(self.s, pairs, self.limit)
+        return self.met[some, j]
 
 
 def halves(some):
@@ -260,10 +274,7 @@ def halves(some):
 
 
 def brute_force(block, mesh, task, sequences, pins=None, limit=None):
-    """Least seconds of all strategies, layouts, copies and groups, or of those that keep within a limit at every moment.
-
-    inf without any.
-    """
+    """Least seconds of all strategies, layouts, copies and groups, or of those within a limit at every moment."""
     s = space(block, mesh, task, sequences)
     options = [
         [
