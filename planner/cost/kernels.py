@@ -25,10 +25,10 @@ GROUPED = {"ascend": 2.0}
 """Time of grouped products with many rows over that of one product, by chip family; 1 elsewhere, as grouped sweeps on
 NVIDIA's chips show. Source: mixtures on the 910B run at 0.45 of dense models."""
 ALIGNED = 8
-MISALIGNED = 33.0
+MISALIGNED = 26.0
 """How many times slower the batched products of unfused attention sum where the head size is no multiple of 8, which
-tensor cores need of 16-bit rows; what starts and ends a tile takes what it always takes. Source: ten BLOOM runs with
-heads of 108, 150 and 450, about 9 TFLOPS on A100."""
+tensor cores need of 16-bit rows; what starts and ends a tile takes what it always takes. Source: 17 of BLOOM's layouts
+with heads of 150 that are not among the measured runs (bigscience, chronicles-prequel.md), about 9 TFLOPS on A100."""
 FEW_ROWS = 150.0
 """Rows of an expert at which a grouped product runs at half its rate. Source: grouped products of H100, 0.17 of peak at
 64 rows, 0.49 at 256, 0.61 at 512, 0.64 to 0.8 beyond."""

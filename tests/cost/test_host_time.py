@@ -9,7 +9,7 @@ import pytest
 
 from planner.candidates import Candidates, single
 from planner.cost import kernels
-from planner.cost.block import BlockCost, block_cost, block_structure
+from planner.cost.block import BLOCKED, BlockCost, block_cost, block_structure
 from planner.cost.setting import axis_members, setting
 from planner.cost.states import state_cost
 from planner.question import Question, understand
@@ -46,6 +46,7 @@ def test_a_block_takes_no_less_than_its_launches() -> None:
 def test_launches_add_to_compute_where_the_host_waits_for_every_kernel() -> None:
     rows = single(dp=8, tp=2, shard_group=8)
     host = 1e-5
+    each = BLOCKED * host
     free, beside, waiting = (
         layer(task(operator=seconds, blocking=blocking), rows)
         for seconds, blocking in ((0.0, False), (host, False), (host, True))
@@ -55,10 +56,10 @@ def test_launches_add_to_compute_where_the_host_waits_for_every_kernel() -> None
     forward = count + sum(move.phase == "forward" and move.axis == "tp" for move in form.moves)
     backward = count + sum(move.phase == "backward" and move.axis == "tp" for move in form.moves)
     assert beside.forward == pytest.approx(free.forward)
-    assert waiting.forward[0] - free.forward[0] == pytest.approx(host * forward)
-    assert waiting.backward[0] - free.backward[0] == pytest.approx(2 * host * backward)
+    assert waiting.forward[0] - free.forward[0] == pytest.approx(each * forward)
+    assert waiting.backward[0] - free.backward[0] == pytest.approx(2 * each * backward)
     again = waiting.recompute["full"][0] - free.recompute["full"][0]
-    assert again == pytest.approx(host * forward)
+    assert again == pytest.approx(each * forward)
     assert waiting.recompute["none"][0] == 0
 
 
