@@ -58,7 +58,7 @@ def price(question: Question, layout: Mapping[str, int | str], *, usual: bool = 
         question: what is asked; its pins hold too.
         layout: degrees and settings by name, such as ``{"tp": 8, "pp": 4, "recompute": "full"}``. Degrees that are left
             out are 1, except dp, which takes what is left of the chips.
-        usual: let settings that are left out be what the trainer takes by itself; on pools they always are.
+        usual: let settings that are left out be what the trainer takes by itself.
 
     Raises:
         PlannerError: wrong input, or every rule of the trainer that the layout breaks.
@@ -70,7 +70,7 @@ def price(question: Question, layout: Mapping[str, int | str], *, usual: bool = 
         return pricing.price(question, layout, usual=usual)
     from planner.pooled import price_pools
 
-    return price_pools(question, pools, layout)
+    return price_pools(question, pools, layout, usual=usual)
 
 
 def sensitive(question: Question, answer: Plan) -> tuple[Sensitivity, ...]:

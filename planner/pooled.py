@@ -6,27 +6,25 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 
 from planner.answered import drawn, header_of, made_by
-from planner.cost.prices import Prices, prices, with_cut
+from planner.cost.prices import Prices
 from planner.errors import PlannerError
 from planner.hardware.change import hardware_numbers
 from planner.hardware.change_pools import link_numbers
 from planner.hardware.limit import memory_limit
 from planner.hardware.pools import Pools
 from planner.plan.figures import Sensitivity
-from planner.plan.layout import SEATS, layout_of, plain
+from planner.plan.layout import layout_of
 from planner.plan.schema import Assumption, NoPlan, Plan
 from planner.question import Question, Understood, assumed_hardware, fingerprint, understand
 from planner.search.engine import Progress
 from planner.search.miss import build_miss
-from planner.search.pins import Pins, from_layout
+from planner.search.pins import Pins
 from planner.search.pools.answer import build_plan, pool_facts, price_placed
-from planner.search.pools.place import Site, placed, spread
+from planner.search.pools.place import Site
 from planner.search.pools.sensitivity import pool_sensitivities
-from planner.search.pools.stated import seats_of, stated_row
 from planner.search.pools.uses import Way, ways
 from planner.search.sensitivity import sensitivities
-from planner.search.stages.stated import stated_cut
-from planner.trainers.registry import faults
+from planner.seated import fastest_on_pools, read_on_pools
 
 
 def plan_pools(
@@ -38,7 +36,10 @@ def plan_pools(
         PlannerError: wrong input, or something that pools of different chips do not take (C06).
     """
     known, site = understood(question, pools)
-    own = _stated(known, site, question.warm_start)[0] if question.warm_start else None
+    own = None
+    if question.warm_start:
+        mine = read_on_pools(known, site, question.warm_start)
+        own = fastest_on_pools(mine, Pins(), question.time_limit)[0].prices
     found = ways(
         site, known.pins, top=question.top, time_limit=question.time_limit, progress=progress
     )
@@ -51,53 +52,43 @@ def plan_pools(
     return _miss(known, site, pools, found)
 
 
-def price_pools(question: Question, pools: Pools, layout: Mapping[str, int | str]) -> Plan:
-    """What a stated layout on pools costs.
+def price_pools(
+    question: Question, pools: Pools, layout: Mapping[str, int | str], *, usual: bool = False
+) -> Plan:
+    """What a stated layout on pools costs; what it leaves open is chosen, as on chips of one kind.
 
     Args:
         question: what is asked.
         pools: its pools.
         layout: as for any cluster, and ``pools`` for what the stages stand on: ``h100-sxm:2+a100-sxm-80gb:1``.
             Without, every stage has chips of all pools.
+        usual: let settings that are left out be what the trainer takes by itself.
 
     Raises:
         PlannerError: wrong input, or every rule of the trainer that the layout breaks.
     """
     known, site = understood(question, pools)
-    priced, pinned = _stated(known, site, layout)
+    stated = read_on_pools(known, site, layout)
+    found, left = fastest_on_pools(stated, known.pins, question.time_limit, usual=usual)
     header = replace(
-        header_of(known, pinned), asked=known.asked.model_copy(update={"layout": dict(layout)})
+        header_of(known, stated.stated.pins),
+        asked=known.asked.model_copy(update={"layout": dict(layout)}),
+        left_open=left,
     )
-    plan = drawn(price_placed(site, pools, priced, header), question, priced)
-    return _with_sensitivities(plan, site, pools, priced)
+    plan = drawn(
+        price_placed(site, pools, found.prices, header, found.proof), question, found.prices
+    )
+    return _with_sensitivities(plan, site, pools, found.prices)
 
 
 def sensitive(question: Question, pools: Pools, answer: Plan) -> tuple[Sensitivity, ...]:
     """The step of a plan on pools with every number of their hardware a fifth lower and higher."""
     known, site = understood(question, pools)
-    priced, _ = _stated(known, site, layout_of(answer.degrees, answer.pins))
+    stated = read_on_pools(known, site, layout_of(answer.degrees, answer.pins))
+    priced = fastest_on_pools(stated, known.pins, question.time_limit)[0].prices
     if priced.mix is None:
         return sensitivities(priced.task, priced, known.pins)
     return _on_pools(site, pools, priced)
-
-
-def _stated(known: Understood, site: Site, layout: Mapping[str, int | str]) -> tuple[Prices, Pins]:
-    """A stated layout on pools, priced: stages all on one pool as on that pool alone."""
-    words = {plain(key): value for key, value in layout.items()}
-    seats = seats_of(str(words.pop(SEATS)), site) if SEATS in words else None
-    pinned = from_layout(words, known.task.trainer)
-    row, tasks = stated_row(site, pinned, seats)
-    wrong = tuple(dict.fromkeys(fault for task in tasks for fault in faults(task, row)))
-    if wrong:
-        raise PlannerError(*wrong)
-    if seats is None:
-        priced = spread(site, row)
-    elif len(seats.pools) == 1:
-        priced = prices(site.tasks[seats.pools[0]], row)
-    else:
-        priced = placed(site, row, seats)
-    cut = stated_cut(words, row, tasks[0])
-    return (priced if cut is None else with_cut(priced, cut)), pinned
 
 
 def _with_sensitivities(plan: Plan, site: Site, pools: Pools, priced: Prices) -> Plan:

@@ -109,13 +109,13 @@ def _layout(plan: Plan) -> dict[str, str]:
 def _said(value: object) -> str:
     if isinstance(value, bool):
         return "on" if value else "off"
-    return _folded(value) if isinstance(value, tuple) else str(value)
+    return folded(value) if isinstance(value, tuple) else str(value)
 
 
-def _folded(values: tuple[object, ...]) -> str:
+def folded(values: tuple[object, ...]) -> str:
     """Values in their order, equal neighbours counted.
 
-    >>> _folded((3, 2, 2, 2, 1)), _folded(("tp", "dp", "pp")), _folded(())
+    >>> folded((3, 2, 2, 2, 1)), folded(("tp", "dp", "pp")), folded(())
     ('3, 3 × 2, 1', 'tp, dp, pp', 'even')
     """
     runs = [(value, len(list(group))) for value, group in groupby(values)]

@@ -12,6 +12,7 @@ from pydantic import BaseModel
 
 from planner.documented import descriptions
 from planner.plan.derivation import Derivation, Quantity, Unit
+from planner.plan.diff import folded
 from planner.plan.schema import Plan, Term
 
 SHORT = ("", "degrees.", "proof.", "recipe.", "cluster.", "model.", "trust.", "figures.")
@@ -63,6 +64,9 @@ def _below(at: Any, rest: str, place: str, meaning: str, unit: Unit) -> Iterator
     if not inside:
         if not rest:
             yield Fact(place, "none" if inside is not None else at, unit, meaning)
+        return
+    if not rest and isinstance(at, tuple) and all(isinstance(value, int) for value in at):
+        yield Fact(place, folded(at), "", meaning)
         return
     for key, (value, words, its) in inside.items():
         if not rest or rest == key or rest.startswith(f"{key}."):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+from pydantic import Field
+
 from planner.plan.cluster import kind_of
 from planner.plan.figures import Sensitivity
 from planner.plan.part import Part
@@ -62,7 +64,9 @@ class Compared(Part):
     """Bytes on the fullest chip, the median; of the closest miss where nothing fits."""
     memory_limit: float | None = None
     price: float | None = None
-    """Dollars a chip-hour."""
+    """Dollars a chip-hour; None where pools differ."""
+    pool_prices: dict[str, float] = Field(default_factory=dict)
+    """Dollars a chip-hour of each chip of pools; empty where all chips are alike."""
     price_per_million_tokens: float | None = None
     energy_per_million_tokens: float | None = None
     """Kilowatt-hours of the chips at their power limit."""

@@ -14,6 +14,8 @@ from planner.report.tables import BLANK, Column, Line, Style, flow, styled, tabl
 from planner.units import show_count, show_seconds, three_digits
 
 NOTHING = "–"
+LONG = ("degrees", "sensitivities", "pool_prices")
+"""Fields of a row that are no single value."""
 
 
 def render_comparison(found: Comparison, width: int) -> list[Line]:
@@ -142,10 +144,11 @@ def _best(found: Comparison, width: int) -> list[Line]:
 
 def _prices(found: Comparison) -> list[str]:
     """What a chip-hour costs on each cluster, and how to state another price."""
-    rows = [row for row in found.rows if row.price is not None and not row.what_if]
-    said = [
-        f"{name} {dollars(price)}" for name, price in {r.kind: r.price or 0.0 for r in rows}.items()
-    ]
+    prices: dict[str, float] = {}
+    for row in found.rows:
+        if not row.what_if:
+            prices |= row.pool_prices if row.price is None else {row.kind: row.price}
+    said = [f"{name} {dollars(price)}" for name, price in prices.items()]
     return [*said, "others: --price NAME=DOLLARS"]
 
 
@@ -197,7 +200,7 @@ def comparison_markdown(found: Comparison) -> str:
 
 def comparison_csv(found: Comparison) -> str:
     """A row a line, numbers in full: seconds, bytes, dollars."""
-    plain = [name for name in Compared.model_fields if name not in ("degrees", "sensitivities")]
+    plain = [name for name in Compared.model_fields if name not in LONG]
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow([*plain, *Degrees.model_fields])

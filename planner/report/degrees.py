@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from planner.plan.schema import Alternative, Degrees, OperatorPlan
+from planner.plan.schema import OWN, Alternative, Degrees, OperatorPlan
 from planner.report.numbers import gib, slower
 from planner.report.tables import Column, Style
 from planner.units import show_seconds
@@ -149,8 +149,11 @@ def row_notes(rows: Sequence[Alternative]) -> list[str]:
     found = [text] if any(row.within_noise for row in rows[1:]) else []
     if any(row.degrees.vpp > 1 or row.degrees.layers for row in rows):
         words = "pp×v: stages × virtual stages"
-        if any(row.degrees.layers for row in rows):
-            words += f"; {UNEVEN} of unequal numbers of layers (explain PLAN '#2' tells them)"
+        uneven = next((row for row in rows if row.degrees.layers), None)
+        if uneven is not None:
+            other = f"'#{uneven.rank}'" if uneven.rank else OWN
+            item = "degrees.layers" if uneven is rows[0] else other
+            words += f"; {UNEVEN} of unequal numbers of layers (explain PLAN {item} tells them)"
         found.append(words)
     if any(not row.rank for row in rows):
         found.append("yours: not one of the best; others lie between it and the row above")

@@ -51,4 +51,6 @@ def counted(plan: Plan) -> str:
     proof = plan.proof
     if not proof.fitting:
         return f"None of {proof.allowed:,} ways to fill in what was left open fits."
+    if plan.cluster.pools:
+        return f"Chosen among {proof.allowed:,} ways to fill in what was left open."
     return f"Of {proof.allowed:,} ways to fill in what was left open {proof.fitting:,} fit."

@@ -31,12 +31,18 @@ def ways(plan: Plan, width: int) -> list[Line]:
     """The ways to use the pools, fastest first."""
     if not plan.uses:
         return []
+    styles: list[Style] = ["good" if use is plan.uses[0] else "" for use in plan.uses]
+    return table(way_columns(plan), width, styles)
+
+
+def way_columns(plan: Plan) -> list[Column]:
+    """A row for each way to use the pools."""
     best = plan.step
     steps = [use.note if use.step is None else show_seconds(use.step) for use in plan.uses]
     shares = [
         "" if use.step in (None, best) else slower(use.step or best, best) for use in plan.uses
     ]
-    columns = [
+    return [
         Column(
             heading="  Ways to use the pools",
             cells=[f"  {use.text}" for use in plan.uses],
@@ -46,8 +52,6 @@ def ways(plan: Plan, width: int) -> list[Line]:
         Column(heading="step", cells=steps),
         Column(heading="slower", cells=shares, drop=1),
     ]
-    styles: list[Style] = ["good" if use is plan.uses[0] else "" for use in plan.uses]
-    return table(columns, width, styles)
 
 
 def searched_pools(plan: Plan, width: int) -> list[Line]:

@@ -47,6 +47,11 @@ WIDEST = 100
 VERDICT = 80
 """Columns of the verdict, so that it can be pasted anywhere."""
 BAR = 30
+TERMS = {
+    "hidden": "behind other work, no part of the step",
+    "jitter": "what measured pipelines take beyond their schedule",
+}
+"""Words beside bars that not everyone knows."""
 LABELS = 22
 """Least columns of the labels beside bars."""
 
@@ -157,7 +162,10 @@ def _where_a_step_goes(plan: Plan, width: int) -> list[Line]:
         Column(heading="", cells=percents(values, plan.step)),
         Column(heading="", cells=hidden, left=True, drop=1),
     ]
-    return _bars("Where a step goes", show_seconds(plan.step), terms, seconds, after, width)
+    lines = _bars("Where a step goes", show_seconds(plan.step), terms, seconds, after, width)
+    told = {"hidden": any(hidden), "jitter": any(term.name == "step.jitter" for term in terms)}
+    words = [f"{word}: {TERMS[word]}" for word, shown in told.items() if shown]
+    return lines + (styled(flow(words, "; ", width, "  ", INDENT), "dim") if words else [])
 
 
 def _fullest_chip(plan: Plan, width: int) -> list[Line]:

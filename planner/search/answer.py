@@ -166,7 +166,7 @@ def cluster_facts(task: Task) -> ClusterFacts:
         levels=level_facts(cluster),
         price=cluster.chip.price,
         watts=cluster.chip.watts,
-        efficiency_sources=_efficiency_sources(cluster.chip),
+        efficiency_sources=efficiency_sources(cluster.chip),
     )
 
 
@@ -184,7 +184,8 @@ def level_facts(cluster: Cluster) -> tuple[LevelFacts, ...]:
     )
 
 
-def _efficiency_sources(chip: Chip) -> dict[str, str]:
+def efficiency_sources(chip: Chip) -> dict[str, str]:
+    """Where a chip's efficiencies come from, by key."""
     own = chip.sources.get("calibrated")
     keys = ("matmul_efficiency", "attention_efficiency", "memory_efficiency")
     return {

@@ -143,7 +143,8 @@ def _schedule(b: Breakdown) -> Derivations:
     jitter = _derived(
         b,
         "jitter",
-        "Stages that wait for one another in turn are slower than their parts.",
+        "What measured pipelines take beyond their simulated schedule: micro-batches vary, and each stage waits for "
+        "the slower of its neighbours.",
         "jitter * makespan",
         source=overhead.source,
         jitter=_count(overhead.jitter, f"of {b.prices.task.trainer.name}"),

@@ -31,10 +31,14 @@ def landscape(task: Task, outcome: Outcome) -> Landscape | None:
     memory = _least_memory(task, candidates, bounded, near)
     near, memory = near[memory <= most_memory], memory[memory <= most_memory]
     chosen = near[_spread(bounds[near] / most_step, memory / most_memory)]
-    rows = _once(concatenate([outcome.best.rows, candidates.take(chosen)]))
+    rows = concatenate([outcome.best.rows, candidates.take(chosen)])
+    once = np.sort(distinct([getattr(rows, name) for name in SAME])[0])
+    rows, own = rows.take(once), once[once < len(outcome.step)]
     found = exact(prices(task, rows))
-    order = np.lexsort((found.memory, found.step))
-    step, size = found.step[order], found.memory[order]
+    step = np.concatenate([outcome.step[own], found.step[len(own) :]])  # winners as divided
+    size = np.concatenate([outcome.memory[own], found.memory[len(own) :]])
+    order = np.lexsort((size, step))
+    step, size = step[order], size[order]
     fit = fits(task, size, found.host[order])
     inside = (step <= most_step) & (size <= most_memory)
     rows, step, size, fit = rows.take(order[inside]), step[inside], size[inside], fit[inside]
@@ -69,8 +73,3 @@ def _spread(x: Array, y: Array) -> IntArray:
     order = np.lexsort((y, x))
     first, _ = distinct([column[order], row[order]])
     return np.asarray(order[first])
-
-
-def _once(rows: Candidates) -> Candidates:
-    first, _ = distinct([getattr(rows, name) for name in SAME])
-    return rows.take(np.sort(first))

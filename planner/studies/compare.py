@@ -228,6 +228,7 @@ def row_of(point: Point, answer: Plan | NoPlan) -> Compared:
             "mfu": answer.mfu,
             "memory": answer.memory,
             "price": None if answer.cluster.pools else answer.cluster.price,
+            "pool_prices": {p.chip: p.price for p in answer.cluster.pools if p.price is not None},
             "price_per_million_tokens": answer.price_per_million_tokens,
             "energy_per_million_tokens": None if energy is None else energy.value,
             "bound_by": bound_by(answer),

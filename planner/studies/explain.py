@@ -32,6 +32,8 @@ def explain(plan: Plan, item: str | Plan | None = None, *, name: str = "The plan
     if isinstance(item, Plan):
         return diff(plan, item)
     found = find_item(plan, item)
+    if isinstance(found, Row) and found.row.rank == 1:
+        return plan_tree(plan)
     if isinstance(found, Row):
         return diff(plan, reopen(plan, name).row(found.row), ("#1", found.id))
     if isinstance(found, Rule):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import groupby, product
 
 import pytest
 
@@ -170,7 +171,7 @@ def test_the_own_layout_is_a_row_on_pools(staged, alone):
         same = plan(replace(question, warm_start=layout_of(found.degrees, found.pins)))
         assert same.alternatives[0].own
     own = next(row for row in other.alternatives if row.own)
-    assert own.step == pytest.approx(price(question, mine).step)
+    assert own.step == pytest.approx(price(replace(question, pins=()), mine).step)
 
 
 def test_every_number_of_pools_has_a_sensitivity(staged):
@@ -285,12 +286,43 @@ def test_stages_on_one_pool_cost_what_they_cost_on_it_alone(pool: str, pp: int, 
         "model": "gpt2-xl", "global_batch": 48, "seq_len": 1024, "overrides": {"layers": "48"},
     }  # fmt: skip
     layout = {"pp": pp, "dp": 2, "vpp": vpp, "recompute": "full"}
-    alone = price(Question(cluster=clusters[pool], **facts), layout, usual=True)
     question = Question(cluster=" + ".join(clusters.values()), **facts)
-    beside = price(question, layout | {"pools": f"{pool}:{pp}"})
-    assert beside.step == pytest.approx(alone.step, rel=1e-12)
-    assert beside.memory == pytest.approx(alone.memory, rel=1e-12)
-    assert beside.time == alone.time
+    for usual in (True, False):
+        alone = price(Question(cluster=clusters[pool], **facts), layout, usual=usual)
+        beside = price(question, layout | {"pools": f"{pool}:{pp}"}, usual=usual)
+        assert beside.step == pytest.approx(alone.step, rel=1e-12)
+        assert beside.memory == pytest.approx(alone.memory, rel=1e-12)
+        assert beside.time == alone.time
+        assert (beside.left_open is None) == (alone.left_open is None)
+        if alone.left_open is not None:
+            assert beside.left_open.chosen == alone.left_open.chosen
+
+
+def test_what_a_layout_on_several_pools_leaves_open_is_chosen(staged) -> None:
+    """The plan's own degrees and pools alone lead back to it; no way to fill them in by hand is faster."""
+    question, found = staged
+    d = found.degrees
+    pools = "+".join(f"{name}:{len(list(group))}" for name, group in groupby(d.pools))
+    layout = {"tp": d.tp, "cp": d.cp, "pp": d.pp, "dp": d.dp, "pools": pools}
+    chosen = price(question, layout)
+    assert chosen.step == pytest.approx(found.step, rel=1e-9)
+    assert chosen.left_open is not None
+    assert {"mbs", "recompute"} <= set(chosen.left_open.chosen)
+    usual = price(question, layout, usual=True)
+    assert usual.left_open is None
+    assert usual.step >= chosen.step or not usual.fits
+    for mbs, recompute in product((1, 2, 4), ("none", "full")):
+        stated = price(question, layout | {"mbs": mbs, "recompute": recompute}, usual=True)
+        assert stated.step >= chosen.step * (1 - 1e-9) or not stated.fits
+
+
+def test_what_a_layout_on_all_pools_leaves_open_is_chosen(alone) -> None:
+    question = replace(alone[0], pins=())
+    chosen = price(question, {"tp": 1})
+    assert chosen.left_open is not None
+    for mbs, recompute in product((1, 2), ("none", "full")):
+        stated = price(question, {"tp": 1, "mbs": mbs, "recompute": recompute}, usual=True)
+        assert stated.step >= chosen.step * (1 - 1e-9) or not stated.fits
 
 
 def test_rows_beside_a_plan_on_one_pool_name_it() -> None:

@@ -9,7 +9,7 @@ from planner.plan.figures import Figures, RuleCost
 from planner.plan.removed import everything_removed
 from planner.plan.schema import Plan, Stage
 from planner.report.html.svg import ticks
-from planner.report.numbers import gib, gib_parts, percent, percents, seconds_parts, time_unit
+from planner.report.numbers import TOLD, gib, gib_parts, percent, percents, seconds_parts, time_unit
 from planner.units import GIB, show_seconds
 
 
@@ -52,6 +52,8 @@ class Chart:
     marks: tuple[Mark, ...] = ()
     legend: tuple[tuple[str, str], ...] = ()
     """Class and words of every colour."""
+    left_out: int = 0
+    """Rows that would show nothing."""
 
 
 def waterfall(plan: Plan, figures: Figures) -> Chart:
@@ -121,7 +123,10 @@ def memory(plan: Plan) -> Chart:
     upper = Mark(
         100 * plan.memory_upper / most, f"nine of ten under {gib(plan.memory_upper)}", "upper"
     )
-    marks = [Mark(100 * tick * GIB / most, f"{tick:g}") for tick in ticks(most / GIB)]
+    marks = [
+        Mark(100 * tick * GIB / most, f"{tick:g} GiB" if tick else "0")
+        for tick in ticks(most / GIB)
+    ]
     return Chart(tuple(rows), (*marks, upper, limit), tuple(kinds.items()))
 
 
@@ -169,8 +174,8 @@ def _without(cost: RuleCost | None, step: float) -> str:
 
 
 def tornado(plan: Plan, figures: Figures) -> Chart:
-    """The step with every number lower and higher, around the plan's."""
-    found = figures.sensitivities
+    """The step with every number lower and higher, around the plan's; numbers that change nothing are left out."""
+    found = [s for s in figures.sensitivities if any(_moved(v, plan.step) for v in (s.low, s.high))]
     steps = [v for s in found for v in (s.low, s.high) if v is not None] + [plan.step]
     low, high = min(steps), max(steps)
     margin = 0.04 * (high - low) or 0.1 * plan.step
@@ -189,11 +194,16 @@ def tornado(plan: Plan, figures: Figures) -> Chart:
         )
         rows.append(Row(s.label, tuple(bars), cells))
     center = Mark((plan.step - low) * scale, f"{show_seconds(plan.step)}", "center")
-    return Chart(tuple(rows), (center,))
+    return Chart(tuple(rows), (center,), left_out=len(figures.sensitivities) - len(found))
+
+
+def _moved(value: float | None, step: float) -> bool:
+    """Whether a step differs from the plan's by what is shown."""
+    return value is None or abs(value / step - 1) >= TOLD
 
 
 def _change(value: float, step: float) -> str:
     share = value / step - 1
-    if abs(share) < 0.0005:
+    if not _moved(value, step):
         return "0.0 %"
     return f"{'+' if share > 0 else '−'}{percent(abs(share))}"

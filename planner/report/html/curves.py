@@ -36,18 +36,16 @@ class Panel:
     title: str
     curves: tuple[Curve, ...]
     show: Callable[[float], str]
-    rising: bool
-    """From 0 up on an even scale; otherwise by ratios."""
     limit: float | None = None
     """What was to be met."""
 
 
 def draw(panels: Sequence[Panel], across: str) -> Markup:
-    """Panels beside one another; the horizontal scale, in ratios, is common to them.
+    """Panels beside one another, upwards from 0; across, the numbers that were asked stand at equal distances.
 
     Args:
         panels: one or two.
-        across: what the horizontal scale counts.
+        across: what is counted there.
     """
     room = (WIDTH - GAP * (len(panels) - 1)) / len(panels)
     parts = [
@@ -66,22 +64,15 @@ class _Frame:
         self.panel = panel
         self.left, self.right = left + LEFT, left + room - RIGHT
         self.xs = sorted({x for curve in panel.curves for x in curve.x})
-        self.ys = [y for curve in panel.curves for y in curve.y]
-        self.least, self.most = min(self.ys), 1.06 * max(*self.ys, panel.limit or 0.0)
+        heights = [y for curve in panel.curves for y in curve.y]
+        self.most = 1.06 * max(*heights, panel.limit or 0.0)
 
     def x(self, value: float) -> float:
-        low, high = self.xs[0], self.xs[-1]
-        share = math.log(value / low) / math.log(high / low) if high > low else 0.5
+        share = self.xs.index(value) / (len(self.xs) - 1) if len(self.xs) > 1 else 0.5
         return self.left + share * (self.right - self.left)
 
     def y(self, value: float) -> float:
-        least = 0.94 * self.least
-        share = (
-            value / self.most
-            if self.panel.rising
-            else math.log(value / least) / math.log(self.most / least)
-        )
-        return TOP + (1 - share) * (HEIGHT - TOP - BOTTOM)
+        return TOP + (1 - value / self.most) * (HEIGHT - TOP - BOTTOM)
 
     def parts(self, across: str) -> list[Markup]:
         middle = (self.left + self.right) / 2
@@ -96,12 +87,13 @@ class _Frame:
 
     def _grid(self) -> list[Markup]:
         found: list[Markup] = []
-        for tick in self._heights():
+        for tick in ticks(self.most, 4):
             y = self.y(tick)
             found.append(
                 element("path", d=f"M{self.left:.1f} {y:.1f}H{self.right:.1f}", class_="grid")
             )
-            words = ZEROS.sub("", self.panel.show(tick))
+            words = self.panel.show(tick)
+            words = words.removesuffix(".00") if "$" in words else ZEROS.sub("", words)
             found.append(text(self.left - 8, y + 4, words, "axis", "end"))
         free = -math.inf
         for x in self.xs:
@@ -112,16 +104,9 @@ class _Frame:
                 free = self.x(x) + half
         return found
 
-    def _heights(self) -> list[float]:
-        if self.panel.rising:
-            return ticks(self.most, 4)
-        powers = range(math.floor(math.log10(self.least)), math.ceil(math.log10(self.most)) + 1)
-        round_ones = [m * 10.0**p for p in powers for m in (1, 2, 5)]
-        return [v for v in round_ones if 0.94 * self.least <= v <= self.most]
-
     def _limit(self) -> list[Markup]:
         limit = self.panel.limit
-        if limit is None or (not self.panel.rising and limit < 0.94 * self.least):
+        if limit is None:
             return []
         y = self.y(limit)
         return [

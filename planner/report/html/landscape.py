@@ -6,12 +6,14 @@ from markupsafe import Markup
 
 from planner.plan.figures import Landscape
 from planner.plan.schema import Plan
-from planner.report.html.svg import drawing, element, text, ticks
+from planner.report.html.svg import drawing, element, text, ticks, width_of
 from planner.report.numbers import gib, time_unit
 from planner.units import GIB, show_seconds
 
 WIDTH, HEIGHT = 1000.0, 440.0
 LEFT, RIGHT, TOP, BOTTOM = 58.0, 24.0, 16.0, 44.0
+DOT = 4.5
+"""Radius of the points of rows."""
 
 
 class _Scale:
@@ -91,17 +93,40 @@ def _limit(plan: Plan, scale: _Scale) -> list[Markup]:
 
 
 def _best(plan: Plan, scale: _Scale) -> list[Markup]:
-    """The rows of the table of alternatives by their numbers, which stand apart on the right of their points."""
+    """The rows of the table of alternatives by their numbers, each beside its point where there is room."""
     rows = [r for r in plan.alternatives if r.step <= scale.most and r.memory <= scale.tall]
-    rows.sort(key=lambda row: -row.memory)
-    found: list[Markup] = []
+    places = [(scale.x(row.step), scale.y(row.memory)) for row in rows]
+    taken = [(x - DOT, y - DOT, x + DOT, y + DOT) for x, y in places]
+    dots: list[Markup] = []
     labels: list[Markup] = []
-    below = 0.0
-    for row in rows:
-        x, y = scale.x(row.step), scale.y(row.memory)
+    for row, (x, y) in zip(rows, places, strict=True):
         kind = "best winner" if row.rank == 1 else "best"
-        below = max(y + 4, below + 13)
-        found.append(element("circle", cx=x, cy=y, r=4.5, class_=kind))
-        words = [f"#{row.rank}"] * bool(row.rank) + ["yours"] * row.own
-        labels.append(text(x + 9, below, " ".join(words), f"{kind}-label"))
-    return [*sorted(found, key=lambda dot: "winner" in dot), *labels]
+        words = " ".join([f"#{row.rank}"] * bool(row.rank) + ["yours"] * row.own)
+        left, top = _beside(x, y, width_of(words, 12.0), taken)
+        dots.append(element("circle", cx=x, cy=y, r=DOT, class_=kind))
+        labels.append(text(left, top + 10, words, f"{kind}-label"))
+    return [*reversed(dots), *labels]
+
+
+def _beside(
+    x: float, y: float, width: float, taken: list[tuple[float, float, float, float]]
+) -> tuple[float, float]:
+    """Left and upper edge of words of 12 pixels near a point, clear of what is taken; farther away until they are.
+
+    What they take is added to ``taken``: left, upper, right and lower edges.
+    """
+    for far in range(1, 12):
+        out = 5.0 * far + 1
+        for left, top in (
+            (x + out, y - 6),
+            (x - out - width, y - 6),
+            (x - width / 2, y - out - 12),
+            (x - width / 2, y + out),
+        ):
+            if all(
+                left > right or left + width < start or top > lower or top + 12 < upper
+                for start, upper, right, lower in taken
+            ):
+                taken.append((left, top, left + width, top + 12))
+                return left, top
+    return x + 9, y - 6

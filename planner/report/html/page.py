@@ -30,6 +30,7 @@ from planner.report.html.tables import (
 )
 from planner.report.left_open import left_open
 from planner.report.numbers import dollars, gib, percent
+from planner.report.pools import way_columns
 from planner.units import TERA, show_count, show_seconds, three_digits
 
 if TYPE_CHECKING:
@@ -186,6 +187,7 @@ def _tables(plan: Plan, figures: Figures) -> dict[str, object]:
         if len(plan.alternatives) > 1
         else None,
         "legend": row_notes(plan.alternatives),
+        "ways": as_on_pages(way_columns(plan), 0) if plan.uses else None,
         "levels": levels(plan),
     }
 

@@ -107,16 +107,15 @@ def _curves(lines: dict[str, Points], plan: Plan, target: Target, across: str) -
 
     rows = [row for points in lines.values() for _, row in points]
     step = Panel(title="Time of a step", curves=curves(lambda row: row.step), show=show_seconds,
-                 rising=False, limit=target.step)  # fmt: skip
+                 limit=target.step)  # fmt: skip
     tokens = target.tokens
     if any(row.price_per_million_tokens is None for row in rows):
-        other = Panel(title="MFU", curves=curves(lambda row: row.mfu), show=lambda v: percent(v, 0),
-                      rising=True)  # fmt: skip
+        other = Panel(title="MFU", curves=curves(lambda row: row.mfu), show=lambda v: percent(v, 0))
     elif tokens is None:
         other = Panel(title="Price of a million tokens", curves=curves(lambda row: row.price_per_million_tokens),
-                      show=dollars, rising=True)  # fmt: skip
+                      show=dollars)  # fmt: skip
     else:
         millions = tokens / 1e6
-        other = Panel(title="Price of all tokens", show=money, rising=True, limit=target.dollars,
+        other = Panel(title="Price of all tokens", show=money, limit=target.dollars,
                       curves=curves(lambda row: millions * (row.price_per_million_tokens or 0.0)))  # fmt: skip
     return draw([step, other], across)

@@ -13,6 +13,8 @@ from planner.report.numbers import percent
 from planner.units import show_seconds
 
 WIDTH, HEIGHT = 1000.0, 300.0
+BOLD = 1.13
+"""How much wider names are than thin letters."""
 SMALLEST = 0.002
 """Share of the time below which an operator has no rectangle of its own."""
 
@@ -94,9 +96,11 @@ def draw(plan: Plan) -> Markup:
             element("rect", x=box.x + 1, y=box.y + 1, width=max(box.width - 2, 0.1),
                     height=max(box.height - 2, 0.1), rx=2, class_=f"cell {op.kind}")
         )  # fmt: skip
-        if width_of(op.name) + 12 < box.width and box.height > 20:
-            inside.append(text(box.x + 8, box.y + 18, op.name, "cell-name"))
-            if box.height > 38:
+        names = (op.name, op.name.rpartition(".")[2])
+        name = next((name for name in names if BOLD * width_of(name) + 14 < box.width), "")
+        if name and box.height > 20:
+            inside.append(text(box.x + 8, box.y + 18, name, "cell-name"))
+            if box.height > 38 and width_of(share) + 12 < box.width:
                 inside.append(text(box.x + 8, box.y + 33, share, "cell-share"))
         cells.append(element("g", *inside))
     return drawing("treemap-drawing", WIDTH, HEIGHT, "Operators by time", *cells)

@@ -13,7 +13,13 @@ from planner.hardware.pools import Pools, blended
 from planner.plan.cluster import ClusterFacts, LevelFacts, PoolFacts, Use
 from planner.plan.schema import Plan, Proof
 from planner.search.alternatives import rows_of, seated
-from planner.search.answer import Header, assembled, level_facts, removed_facts
+from planner.search.answer import (
+    Header,
+    assembled,
+    efficiency_sources,
+    level_facts,
+    removed_facts,
+)
 from planner.search.breakdown import breakdown
 from planner.search.pools.place import Site
 from planner.search.pools.uses import Way
@@ -50,10 +56,9 @@ def build_plan(
     return on_pools(plan, site, pools, priced, found)
 
 
-def price_placed(site: Site, pools: Pools, priced: Prices, header: Header) -> Plan:
-    """The plan of a layout that the user states on pools: nothing was searched."""
+def price_placed(site: Site, pools: Pools, priced: Prices, header: Header, proof: Proof) -> Plan:
+    """The plan of a layout that the user states on pools."""
     b = breakdown(priced, 0)
-    proof = Proof(optimal=False, bound=b.step, gap=0.0, searched=1, allowed=1, fitting=1, refined=1)
     task = b.prices.at(b.fullest).task
     plan = assembled(task, priced, header, alternatives=(), removed=(), proof=proof)
     return on_pools(plan, site, pools, priced)
@@ -69,7 +74,10 @@ def on_pools(
         task = priced.task
         told = {"chip": task.cluster.chip.name, "memory_limit": task.memory_limit}
         stages = tuple(stage.model_copy(update=told) for stage in stages)
-    facts = pool_facts(site, pools, used)
+    pace = breakdown(priced, 0).prices.task.cluster.chip
+    facts = pool_facts(site, pools, used).model_copy(
+        update={"efficiency_sources": efficiency_sources(pace)}
+    )
     idle = [
         f"{pool.num_chips - pool.chips_used} of {pool.num_chips} chips of {pool.name}"
         for pool in facts.pools

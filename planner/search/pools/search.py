@@ -94,6 +94,8 @@ class _State:
     needs: Needs
     reached: float
     top: int
+    seats: Seats | None = None
+    """The only ones that are looked at."""
     best: list[Placed] = field(default_factory=list)
     refined: int = 0
     seatings: dict[int, IntArray] = field(default_factory=dict)
@@ -119,12 +121,23 @@ class _State:
     def numbers(self, chips: int) -> IntArray:
         """Numbers of stages of so many chips, made once."""
         if chips not in self.seatings:
-            self.seatings[chips] = seatings(self.site, chips, self.pins)
+            found = seatings(self.site, chips, self.pins)
+            if self.seats is not None:
+                stated = np.zeros((len(found), 1), dtype=np.int64)
+                stated[list(self.seats.pools), 0] = self.seats.stages
+                found = found[:, (found == stated).all(axis=0)]
+            self.seatings[chips] = found
         return self.seatings[chips]
 
 
 def search_pipelines(
-    site: Site, pins: Pins, *, reached: float = np.inf, deadline: float = np.inf, top: int = 5
+    site: Site,
+    pins: Pins,
+    *,
+    reached: float = np.inf,
+    deadline: float = np.inf,
+    top: int = 5,
+    seats: Seats | None = None,
 ) -> Pipelines:
     """The fastest pipeline whose stages stand on two pools or more.
 
@@ -134,13 +147,16 @@ def search_pipelines(
         reached: seconds of a step that is known; slower ones may be left out.
         deadline: monotonic seconds after which the best so far is returned with its bound.
         top: how many layouts to return.
+        seats: where the stages stand, if that is stated.
     """
     if not spans(site.tasks[0]) or not plain(pins):
         return Pipelines((), np.inf, 0, 0, stopped=False)
     rows, _ = stage_layouts(site, pins)
+    if not len(rows):
+        return Pipelines((), np.inf, 0, 0, stopped=False)
     parts = tuple(prices(task, rows) for task in site.tasks)
     modes = [_modes(site.tasks[0].trainer, pins, int(own)) for own in rows.recompute]
-    state = _State(site, pins, rows, parts, speeds(parts), needs(parts, modes), reached, top)
+    state = _State(site, pins, rows, parts, speeds(parts), needs(parts, modes), reached, top, seats)
     heap, stopped = _first(state), False
     searched = sum(state.numbers(int(chips)).shape[1] for chips in state.speeds.chips)
     while heap and heap[0][0] < state.limit * (1.0 - EQUAL):
@@ -196,6 +212,7 @@ def _tightened(state: _State, each: _Open) -> Iterator[tuple[float, _Node]]:
         (float(bound), found)
         for bound, stages in zip(each.bounds[some], each.stages[:, some].T, strict=True)
         for found in orders(stages)
+        if state.seats in (None, found)
     ]
     each.place += BATCH
     pools = np.full((len(seats), max(sum(found.stages) for _, found in seats)), -1)

@@ -15,6 +15,7 @@ from planner.search.pins import Pins
 from planner.search.pools.place import Site, spanning_tasks, spread
 from planner.search.pools.search import Pipelines, search_pipelines
 from planner.search.pools.space import plain, spans
+from planner.search.space import Space
 from planner.search.stages.options import Mixing
 from planner.search.stages.refine import refine
 from planner.search.stages.winners import best_cuts
@@ -74,7 +75,7 @@ def ways(
     """
     deadline = time.monotonic() + time_limit
     found = [_alone(site, pool, pins, top, deadline, progress) for pool in range(len(site.tasks))]
-    found.append(_replicas(site, pins, top, deadline, progress))
+    found.append(replicas(site, pins, top, deadline, progress))
     reached = SLACK * min(way.step for way in found)
     if spans(site.tasks[0]) and plain(pins):
         pipelines = search_pipelines(site, pins, reached=reached, deadline=deadline, top=top)
@@ -113,16 +114,25 @@ def _alone(
     )
 
 
-def _replicas(
+def replicas(
     site: Site,
     pins: Pins,
     top: int,
     deadline: float,
-    progress: Callable[[Progress], None] | None,
+    progress: Callable[[Progress], None] | None = None,
+    space: Space | None = None,
 ) -> Way:
     """All chips as if they were alike: every rank has as many micro-batches, so that the slowest pool sets the pace.
 
     What is searched is a cluster of the slowest chips alone; a layout is no faster beside faster ones.
+
+    Args:
+        site: the question.
+        pins: restrictions of degrees.
+        top: how many layouts to return.
+        deadline: monotonic seconds.
+        progress: called between batches of the search.
+        space: what to search, where that is not all that the pins allow.
     """
     tasks = spanning_tasks(site)
     least = min(room(task) for task in site.tasks)
@@ -134,6 +144,7 @@ def _replicas(
         top=top,
         time_limit=deadline - time.monotonic(),
         progress=progress,
+        space=space,
     )
     rows = []
     for number in range(len(outcome.step)):
