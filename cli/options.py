@@ -14,7 +14,7 @@ SHORT_FORMATS = ("table", "json")
 DETAILS = ("memory", "time", "ops", "comm", "rules", "sources", "all")
 WIDEST = 100
 """Columns of a page, however wide the terminal."""
-OBJECTIVES = ("step-time", "cost-per-token")
+OBJECTIVES = ("step-time", "cost-per-token", "fewest-chips", "pareto")
 
 Model: TypeAlias = Annotated[
     str,
@@ -165,7 +165,11 @@ OperatorPins: TypeAlias = Annotated[
 ]  # fmt: skip
 Objective: TypeAlias = Annotated[
     str | None,
-    typer.Option("--objective", metavar="NAME", help="step-time (default) or cost-per-token."),
+    typer.Option(
+        "--objective",
+        metavar="NAME",
+        help="step-time (default), cost-per-token, fewest-chips, or pareto: step against memory.",
+    ),
 ]
 TimeLimit: TypeAlias = Annotated[
     str,

@@ -19,7 +19,7 @@ def plan(
     *,
     remedies: bool = True,
 ) -> Plan | NoPlan:
-    """The fastest plan that fits, with its proof; or why there is none.
+    """The plan that is best by the question's objective, with its proof; or why there is none.
 
     Args:
         question: what is asked.
@@ -30,11 +30,15 @@ def plan(
         PlannerError: wrong input, or pins that no layout can satisfy.
     """
     pools = _pools(question)
-    if pools is None:
-        return planning.plan(question, progress, remedies=remedies)
-    from planner.pooled import plan_pools
+    if pools is not None:
+        from planner.pooled import plan_pools
 
-    return plan_pools(question, pools, progress)
+        return plan_pools(question, pools, progress)
+    if question.objective == "fewest-chips":
+        from planner.smallest import plan_smallest
+
+        return plan_smallest(question, progress, remedies=remedies)
+    return planning.plan(question, progress, remedies=remedies)
 
 
 def read(question: Question) -> Understood:

@@ -12,6 +12,7 @@ from planner.plan.schema import NoPlan, Plan
 from planner.question import Question, Understood, understand
 from planner.search.answer import build_plan
 from planner.search.engine import Outcome, Progress, search
+from planner.search.front import front
 from planner.search.idle import better, divides_badly, fewer
 from planner.search.pin_prices import Without, pin_prices
 from planner.search.pins import Pins
@@ -46,9 +47,12 @@ def plan(
         outcome = replace(outcome, stopped=True)
     outcome, idle = _some_idle(known, question, outcome, deadline)
     if outcome.best is not None:
+        if question.objective == "pareto":
+            outcome = front(known.task, outcome, question.top, deadline)
         header = replace(
             header_of(known, known.pins),
             idle=idle,
+            objective=_objective(question, outcome),
             pin_prices=pin_prices(known.pins, float(outcome.step[0]), without.step),
         )
         found = build_plan(known.task, outcome, header, own)
@@ -56,6 +60,17 @@ def plan(
     from planner.unplanned import no_plan
 
     return no_plan(known, outcome, remedies=remedies)
+
+
+def _objective(question: Question, outcome: Outcome) -> str:
+    """What another objective than the fastest step came to, in words."""
+    if outcome.front:
+        told = f"pareto: {outcome.front:,} layouts beaten by none in both step and memory"
+        every = len(outcome.step) == outcome.front
+        return told if every else f"{told}; {len(outcome.step)} of them are rows below"
+    if question.objective == "cost-per-token":
+        return "cost-per-token: all chips are paid for, so the fastest step has the cheapest token"
+    return ""
 
 
 def _own(known: Understood, question: Question) -> Prices | None:

@@ -31,8 +31,8 @@ from planner.trainers.registry import get_trainer
 from planner.trainers.trainer import Task, Trainer
 from planner.units import show_count, three_digits
 
-OBJECTIVES = ("step-time", "cost-per-token")
-"""On a cluster of given size the cheapest token is the fastest one: both ask the same of the search."""
+OBJECTIVES = ("step-time", "cost-per-token", "fewest-chips", "pareto")
+"""On chips of one kind the cheapest token is the fastest one, since all of them are paid for."""
 Part = TypeVar("Part")
 Setting = TypeVar("Setting", int, str, int | str)
 MOST_SEQ = 2**27

@@ -225,6 +225,8 @@ class Proof(Part):
     cut_gap: float = 0.0
     """Share of the step by which a plan with other stages could be faster, of the layouts that fit with even ones: what
     bounds leave open of those that were not divided, and of the division of those that were."""
+    front: int = 0
+    """Layouts on the front of step and memory, where that is the objective."""
     stopped: bool = False
     """A time limit or the user stopped the search."""
 
@@ -318,6 +320,8 @@ class Plan(Part):
     warnings: tuple[str, ...]
     hints: tuple[str, ...] = ()
     """Rules of thumb for what the plan does not decide, such as the learning rate of another batch."""
+    objective: str = ""
+    """What another objective than the fastest step came to, in words; empty for that."""
     trust: Trust
     figures: Figures | None = None
     """What only a report shows; None where none was asked for."""

@@ -84,12 +84,15 @@ def _several(degrees: Degrees) -> Callable[[str], bool]:
     return lambda axis: sizes.get(axis, 2) > 1
 
 
-def alternative_columns(rows: Sequence[Alternative], reasons: bool) -> list[Column]:
+def alternative_columns(
+    rows: Sequence[Alternative], reasons: bool, *, front: bool = False
+) -> list[Column]:
     """Columns of the table of alternatives; those of rarely used axes only where a row uses them.
 
     Args:
         rows: the first is the winner, with which the others are compared.
         reasons: whether the reasons stand in the table, or below it.
+        front: whether the rows are the front of step and memory, none of which lost.
     """
     best = rows[0].step
     layouts = [row.degrees for row in rows]
@@ -126,7 +129,13 @@ def alternative_columns(rows: Sequence[Alternative], reasons: bool) -> list[Colu
     over: list[Style] = ["" if row.fits else "bad" for row in rows]
     columns.append(Column(heading="GiB", cells=[gib(row.memory) for row in rows], styles=over))
     if reasons:
-        columns.append(Column(heading="why it lost", cells=[row.reason for row in rows], left=True))
+        columns.append(
+            Column(
+                heading="what it costs" if front else "why it lost",
+                cells=[row.reason for row in rows],
+                left=True,
+            )
+        )
     return columns
 
 

@@ -29,6 +29,7 @@ def render_markdown(answer: Plan | NoPlan) -> str:
         return markdown_page(answer, "", render_no_plan(answer, 100))
     sentences = "\n\n".join(line.strip() for line in plain(verdict(answer, ENDLESS)).splitlines())
     basis = [
+        *([f"- Objective: {answer.objective}"] if answer.objective else []),
         *(f"- Pinned: {pin}" for pin in pinned(answer, "`")),
         *(f"- {label}: {' · '.join(pieces)}" for label, pieces in left_open(answer).items()),
         *(f"- Assumed: {assumption.text}" for assumption in answer.assumptions),
@@ -100,7 +101,9 @@ def _alternatives(plan: Plan) -> str:
     if len(rows) < 2:
         return ""
     legend = "".join(f"\n{text}\n" for text in row_notes(rows))
-    return markdown_table(alternative_columns(rows, reasons=True)) + legend
+    return (
+        markdown_table(alternative_columns(rows, reasons=True, front=plan.proof.front > 0)) + legend
+    )
 
 
 def markdown_table(columns: Sequence[Column]) -> str:

@@ -141,6 +141,7 @@ def verdict(plan: Plan, width: int = VERDICT) -> list[Line]:
 
 def _basis(plan: Plan, width: int) -> list[Line]:
     width = min(width, VERDICT)
+    aim = labelled("Objective", [plan.objective], width) if plan.objective else []
     pins = labelled("Pinned", pinned(plan), width) if plan.pins else []
     assumed = [assumption.text for assumption in plan.assumptions] or ["nothing"]
     caution: Style = "" if plan.trust.measured else "caution"
@@ -149,7 +150,7 @@ def _basis(plan: Plan, width: int) -> list[Line]:
     chosen = [
         line for label, pieces in left_open(plan).items() for line in labelled(label, pieces, width)
     ]
-    return [*pins, *chosen, *labelled("Assumed", assumed, width), *trust, *hints]
+    return [*aim, *pins, *chosen, *labelled("Assumed", assumed, width), *trust, *hints]
 
 
 def _where_a_step_goes(plan: Plan, width: int) -> list[Line]:
@@ -211,13 +212,14 @@ def _alternatives(plan: Plan, width: int) -> list[Line]:
     if len(rows) < 2:
         return []
     styles: list[Style] = ["good" if row is rows[0] else "" for row in rows]
-    columns = alternative_columns(rows, reasons=True)
+    columns = alternative_columns(rows, reasons=True, front=plan.proof.front > 0)
     notes = (flow([text], " ", width, "  ", INDENT) for text in row_notes(rows))
     marks = styled((line for lines in notes for line in lines), "dim")
     if table_width(columns) <= width:
         return table(columns, width, styles) + marks
     lines = table(alternative_columns(rows, reasons=False), width, styles) + marks
-    lines += [BLANK, (Span("  Why they lost"),)]
+    title = "What less memory costs" if plan.proof.front else "Why they lost"
+    lines += [BLANK, (Span(f"  {title}"),)]
     hang = 5 if all(row.rank for row in rows) else 8
     for row in rows:
         if row.reason:

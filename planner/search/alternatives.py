@@ -34,9 +34,18 @@ def alternatives(
         )
         for index, row in enumerate(rows)
     ]
+    if outcome.front:
+        found = [_saving(row, found[0]) for row in found]
     if own is None or any(row.own for row in found):
         return tuple(found)
     return (*found, _below(breakdown(own, 0), winner, most))
+
+
+def _saving(row: Alternative, winner: Alternative) -> Alternative:
+    """A row of the front, with the memory that it saves."""
+    less = winner.memory - row.memory
+    said = f"{show_bytes(less)} less; {row.reason}" if row is not winner else row.reason
+    return row.model_copy(update={"reason": said})
 
 
 def _below(b: Breakdown, winner: Breakdown, most: float) -> Alternative:

@@ -62,6 +62,8 @@ class Header:
     """What a stated layout left open."""
     idle: str = ""
     """Why chips are left idle, where they are."""
+    objective: str = ""
+    """What another objective than the fastest step came to."""
 
 
 def build_plan(task: Task, outcome: Outcome, header: Header, own: Prices | None = None) -> Plan:
@@ -131,6 +133,7 @@ def assembled(
         assumptions=header.assumptions,
         warnings=_warnings(task, b, degrees, memory, header),
         hints=header.hints,
+        objective=header.objective,
         trust=trust(task),
     )
 
@@ -230,6 +233,7 @@ def proof_of(outcome: Outcome) -> Proof:
         fitting=outcome.fitting,
         refined=outcome.refined,
         cut_gap=outcome.cut_gap,
+        front=outcome.front,
         stopped=outcome.stopped,
     )
 

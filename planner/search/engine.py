@@ -77,6 +77,8 @@ class Outcome:
     """For each of the best, its better division into stages; None where that is the even one."""
     cut_gap: float = 0.0
     """Share by which an unknown division into stages may still be faster."""
+    front: int = 0
+    """Layouts on the front of step and memory, of which the best are some; 0 where they are the fastest."""
 
     def row(self, number: int) -> Prices:
         """One of the best candidates, with its stages."""
@@ -199,6 +201,11 @@ class Bounded:
     def steps(self, task: Task, candidates: Candidates, index: IntArray) -> Array:
         """Lower bounds on the step of some of the candidates, whether they fit or not; seconds, shape of ``index``."""
         bounds = [step_bound(self.priced(task, candidates, part)) for part in _slices(index)]
+        return np.concatenate([np.empty(0), *bounds])
+
+    def memory(self, task: Task, candidates: Candidates, index: IntArray) -> Array:
+        """Least bytes on the fullest chip of some of the candidates; shape of ``index``."""
+        bounds = [memory_bound(self.priced(task, candidates, part)) for part in _slices(index)]
         return np.concatenate([np.empty(0), *bounds])
 
 

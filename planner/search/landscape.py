@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from planner.candidates import RECOMPUTE, Candidates, concatenate, distinct
-from planner.cost.memory import memory_bound
+from planner.candidates import RECOMPUTE, concatenate, distinct
 from planner.cost.prices import prices
 from planner.cost.step import exact
 from planner.plan.figures import Landscape
-from planner.search.engine import SAME, SLICE, Bounded, Outcome, fits
+from planner.search.engine import SAME, Outcome, fits
 from planner.trainers.trainer import Task
 from planner.units import Array, IntArray
 
@@ -28,7 +27,7 @@ def landscape(task: Task, outcome: Outcome) -> Landscape | None:
     most_step, most_memory = WIDEST * best, TALLEST * task.memory_limit
     bounds = bounded.steps(task, candidates, np.arange(len(candidates)))
     near = np.flatnonzero(bounds <= most_step)
-    memory = _least_memory(task, candidates, bounded, near)
+    memory = bounded.memory(task, candidates, near)
     near, memory = near[memory <= most_memory], memory[memory <= most_memory]
     chosen = near[_spread(bounds[near] / most_step, memory / most_memory)]
     rows = concatenate([outcome.best.rows, candidates.take(chosen)])
@@ -59,12 +58,6 @@ def landscape(task: Task, outcome: Outcome) -> Landscape | None:
             "most_memory": most_memory,
         }
     )
-
-
-def _least_memory(task: Task, candidates: Candidates, bounded: Bounded, index: IntArray) -> Array:
-    parts = [index[start : start + SLICE] for start in range(0, len(index), SLICE)]
-    bounds = [memory_bound(bounded.priced(task, candidates, part)) for part in parts]
-    return np.concatenate([np.empty(0), *bounds])
 
 
 def _spread(x: Array, y: Array) -> IntArray:

@@ -11,6 +11,7 @@ from planner.frontends.pools_file import read_pools
 from planner.plan.findings import Compared, Sizing, Target
 from planner.question import Question, understand
 from planner.search.answer import model_facts, recipe_facts
+from planner.search.counts import doublings, narrowed
 from planner.studies.compare import Point, compared
 from planner.studies.parallel import answers
 from planner.studies.specs import with_chips
@@ -18,8 +19,6 @@ from planner.trainers.trainer import Task
 
 MOST_CHIPS = 2**17
 """Chips beyond which nothing is looked at unless the cluster names more."""
-FINE = 16
-"""Numbers of chips below the answer that are looked at together at the end."""
 BEYOND = 3
 """Doublings of the answer that the curve shows."""
 IDLE = 2
@@ -65,14 +64,21 @@ def fewest(
         if question.global_batch is not None
         else known.task.recipe.global_batch
     )
-    sizer = _Sizer(replace(question, global_batch=batch), known.task, target, jobs, backend, done)
+    sizer = _Sizer(
+        replace(question, global_batch=batch, objective="step-time"),
+        known.task,
+        target,
+        jobs,
+        backend,
+        done,
+    )
     try:
         first = sizer.doubled()
         if first is None:
             return sizer.found(None, 1)
         chips, grain = sizer.refined(first)
         last = min(chips << BEYOND, sizer.most)
-        sizer.ask([n for n in _doublings(chips, last) if n not in sizer.rows])
+        sizer.ask([n for n in doublings(chips, last) if n not in sizer.rows])
     except KeyboardInterrupt:
         return sizer.so_far()
     return sizer.found(chips, grain)
@@ -174,7 +180,7 @@ class _Sizer:
     def doubled(self) -> int | None:
         """The first of 1, 2, 4, … that meets the target, and the most that may be used at the end."""
         best, idle = math.inf, 0
-        for chips in _doublings(1, self.most):
+        for chips in doublings(1, self.most):
             if chips < self.least():
                 continue
             if self.meets(chips):
@@ -189,21 +195,11 @@ class _Sizer:
         return None
 
     def refined(self, chips: int) -> tuple[int, int]:
-        """The fewest chips between half of these, which do not do it, and these; and what was left between.
-
-        Halves of the interval are judged by their upper end until few whole hosts are left, which all are asked.
-        """
-        low, unit = chips // 2, self._unit(chips)
-        while (chips - low) // unit > FINE:
-            middle = (low + chips) // 2 // unit * unit
-            low, chips = (low, middle) if self.meets(middle) else (middle, chips)
-        between = [n for n in range(low // unit * unit + unit, chips, unit) if n >= self.least()]
+        """The fewest chips between half of these, which do not do it, and these; and what was left between."""
+        left, chips, unit = narrowed(chips, self.task.cluster.chips_per_host, self.meets)
+        between = [n for n in left if n >= self.least()]
         self.ask(n for n in between if n not in self.rows)
         return next((n for n in between if self.meets(n)), chips), unit
-
-    def _unit(self, chips: int) -> int:
-        host = self.task.cluster.chips_per_host
-        return host if chips > host else 1
 
     def least(self) -> int:
         """With fewer chips than this the FLOPs of a step take too long even at peak."""
@@ -241,9 +237,3 @@ class _Sizer:
             note="" if chips is not None else self.note,
             curve=tuple(self.rows[n] for n in sorted(self.rows)),
         )
-
-
-def _doublings(first: int, last: int) -> list[int]:
-    """``first``, twice that, …, and ``last``."""
-    found = [first << n for n in range(max(1, last // first).bit_length())]
-    return sorted({*(n for n in found if n <= last), last})

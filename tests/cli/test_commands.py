@@ -200,7 +200,7 @@ def test_a_bug_is_reported_without_a_traceback(
         ("plan m -c c --top 0", "A03", "'--top'"),
         ("plan m -c c -f tabel", "A03", "Nearest: table"),
         ("plan m -c c --detail memory,opps", "A03", "Nearest: ops"),
-        ("plan m -c c --objective pareto", "A03", "Possible: step-time or cost-per-token"),
+        ("plan m -c c --objective cheapest", "A03", "cost-per-token, fewest-chips or pareto"),
         ("plan m -c c --time-limit soon", "A03", "60s or 5min"),
         ("plan m -c c --time-limit 0", "A03", "is no time at all"),
         ("list model", "A03", "Nearest: models"),

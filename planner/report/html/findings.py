@@ -121,6 +121,12 @@ def communication(plan: Plan, figures: Figures) -> str:
 def alternatives(plan: Plan) -> str:
     """The runner-up, how many are as good, and the user's own layout."""
     rows = [row for row in plan.alternatives[1:] if row.rank]
+    if plan.proof.front and rows:
+        least = rows[-1]
+        return (
+            f"{plan.proof.front:,} layouts are each the fastest in so little memory; the last of them takes "
+            f"{gib(least.memory)} GiB and is {_slower(least, plan)}."
+        )
     own = next((row for row in plan.alternatives[1:] if row.own), None)
     parts = []
     if rows:

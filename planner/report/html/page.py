@@ -183,7 +183,9 @@ def _tables(plan: Plan, figures: Figures) -> dict[str, object]:
         "axes": axes(plan, figures),
         "operators": operators(plan, used_axes(figures)),
         "communication": communication(plan, figures),
-        "alternatives": as_on_pages(alternative_columns(plan.alternatives, reasons=True), 0)
+        "alternatives": as_on_pages(
+            alternative_columns(plan.alternatives, reasons=True, front=plan.proof.front > 0), 0
+        )
         if len(plan.alternatives) > 1
         else None,
         "legend": row_notes(plan.alternatives),
