@@ -162,7 +162,7 @@ def row_notes(rows: Sequence[Alternative]) -> list[str]:
         if uneven is not None:
             other = f"'#{uneven.rank}'" if uneven.rank else OWN
             item = "degrees.layers" if uneven is rows[0] else other
-            words += f"; {UNEVEN} of unequal numbers of layers (explain PLAN {item} tells them)"
+            words += f"; {UNEVEN} of unequal numbers of layers (explain PLAN {item})"
         found.append(words)
     if any(not row.rank for row in rows):
         found.append("yours: not one of the best; others lie between it and the row above")
