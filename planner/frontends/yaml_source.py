@@ -7,7 +7,9 @@ The round-trip loader is slow but knows positions, which error messages need; pa
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import TypeAlias
 
@@ -96,7 +98,12 @@ def parse_yaml(text: str, name: str) -> YamlSource:
 
 
 def load_packaged(path: Path) -> Json:
-    """A packaged file, quickly: plain data without positions."""
+    """A packaged file, quickly: plain data without positions; it is read once in a process, unless it changes."""
+    return deepcopy(_packaged(path, path.stat().st_mtime_ns))
+
+
+@cache
+def _packaged(path: Path, _changed: int) -> Json:
     from ruamel.yaml import YAML
 
     return YAML(typ="safe").load(path.read_text(encoding="utf-8"))

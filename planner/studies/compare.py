@@ -85,7 +85,7 @@ def compare(
     known = _understood(points, what_ifs)
     batch = known.task.recipe.global_batch
     points = [
-        replace(p, question=replace(p.question, global_batch=batch), sensitive=sensitivity)
+        replace(p, question=replace(p.question, global_batch=batch, top=1), sensitive=sensitivity)
         for p in points
     ]
     rows = answers(compared, points, jobs=jobs, backend=backend, done=done)

@@ -11,7 +11,7 @@ from planner.studies.compare import Point, compared, row_of
 from planner.studies.specs import scaled
 
 PATIENCE = 5.0
-"""Seconds for the search on other chips."""
+"""Seconds for the search on other chips, where that of the plan was stopped: whoever waited once should not again."""
 
 
 def neighbours(question: Question, answer: Plan) -> Comparison:
@@ -22,8 +22,9 @@ def neighbours(question: Question, answer: Plan) -> Comparison:
         answer: the plan.
     """
     chips = answer.cluster.num_chips
+    limit = min(PATIENCE, question.time_limit) if answer.proof.stopped else question.time_limit
     asked = replace(question, global_batch=answer.recipe.global_batch, top=1, figures=False,
-                    warm_start={}, time_limit=min(PATIENCE, question.time_limit))  # fmt: skip
+                    warm_start={}, objective="step-time", time_limit=limit)  # fmt: skip
     rows = []
     for factor in (0.5, 1, 2):
         name = scaled(question.cluster, chips, factor)
