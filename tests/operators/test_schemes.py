@@ -158,6 +158,34 @@ def test_ulysses_all_to_alls():
         assert total == pytest.approx(2.0 * 4 * s * h / 8)
 
 
+ULYSSES = {op: {"sp": "seq"} for op in ("attn.q", "attn.kv", "attn.out", "mlp.up", "mlp.down")}
+
+
+@pytest.mark.parametrize("sp", [8, 16, 40])
+def test_ulysses_divides_query_heads_and_key_heads_divide_it_or_are_copied(sp):
+    """Case B10, verl#1226: Qwen2.5-14B has 40 query heads and 8 of keys: 8 and 40 ranks run, 16 are refused."""
+    tokens = 40 * 1024
+    model = dense(tokens, hidden=5120, heads=40, kv_heads=8, width=13824)
+    pins = ULYSSES | {"attn.core": {"sp": "heads"}}
+    asked = {"sequences": 1, "pins": pins}
+    if sp == 16:
+        with pytest.raises(PlannerError, match=r"(?s)attn.core cannot be split by sp = heads.*N02"):
+            solved(model, model.blocks[0], {"sp": sp}, **asked)
+        return
+    found = solved(model, model.blocks[0], {"sp": sp}, **asked)
+    assert dims_of(found, "attn.core") == {("sp", "heads")}
+    there = {kind: 0.0 for _, kind, _ in moved(found)}
+    for (phase, kind, _), size in moved(found).items():
+        there[kind] += size * (phase == "forward")
+    heads = 2.0 * tokens * 128
+    keys, queries = 2 * 8 * heads, 2 * 40 * heads / sp
+    if sp == 8:
+        assert there == {"all-to-all": pytest.approx(queries + keys / sp)}
+    else:  # more ranks than heads of keys: every rank has all of them
+        expected = {"all-to-all": queries, "all-gather": keys, "reduce-scatter": 0.0}
+        assert there == pytest.approx(expected)
+
+
 def test_context_parallelism_gathers_keys_and_values():
     """Few key/value heads: gathering them is less than exchanging queries (Llama 3, section 3.3.2)."""
     s = 65536

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from cli.main import main
+from planner.api import price as any_price
+from planner.errors import PlannerError
 from planner.pricing import price
 from planner.question import Question
 from planner.report.trace import COMPUTE, DOWN, UP, render_trace
@@ -63,6 +66,50 @@ def test_slices_of_a_lane_never_overlap(case):
             assert event["dur"] >= 0
             assert event["ts"] >= ends - 1e-3
             ends = event["ts"] + event["dur"]
+
+
+def random_layout(generator):
+    """A question and a layout, with a V, virtual or uneven stages, or stages on two pools; a trainer may refuse it."""
+    trainer = str(generator.choice(["megatron", "torchtitan", "mindspore"]))
+    clusters = ["h100-sxm:16", "h100-sxm:8 + a100-sxm-80gb:8"]
+    stages = int(generator.choice([2, 4, 8]))
+    layout = {"pp": stages, "tp": int(generator.choice([1, 2])), "mbs": 1}
+    kind = generator.choice(["plain", "virtual", "uneven", "v"])
+    if kind == "virtual":
+        layout["vpp"] = int(generator.choice([2, 4]))
+    if kind == "uneven":
+        layers = 1 + generator.multinomial(32 - stages, np.full(stages, 1 / stages))
+        layout["stage-layers"] = "+".join(map(str, layers))
+    if kind == "v":
+        layout |= {"vpp": 2, "schedule": str(generator.choice(["zbv", "dualpipev"]))}
+    question = Question(
+        model="llama-3-8b",
+        cluster=str(generator.choice(clusters)),
+        trainer="torchtitan" if kind == "v" else trainer,
+        global_batch=int(generator.choice([32, 64])),
+        seq_len=2048,
+        figures=True,
+    )
+    return kind, question, layout
+
+
+def test_slices_of_random_plans_lie_beside_or_inside_one_another():
+    generator, seen = np.random.default_rng(7), Counter()
+    while seen.total() < 30:
+        kind, question, layout = random_layout(generator)
+        try:
+            plan = any_price(question, layout)
+        except PlannerError:
+            continue
+        seen[kind, "+" in question.cluster] += 1
+        for events in lanes(json.loads(render_trace(plan))).values():
+            open_ = []
+            for start, end in sorted((e["ts"], -e["ts"] - e["dur"]) for e in events):
+                while open_ and open_[-1] <= start + 1e-3:
+                    open_.pop()
+                assert not open_ or -end <= open_[-1] + 1e-3, (question, layout)
+                open_.append(-end)
+    assert len(seen) == 8
 
 
 def test_every_pass_of_a_stage_is_there(case):
