@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from planner.asking import plan, read, sensitive
 from planner.errors import Fault, PlannerError, listed, nearest
+from planner.frontends.cluster_file import is_mixed, read_cluster
 from planner.plan.findings import Compared, Comparison
 from planner.plan.schema import NoPlan, Plan
 from planner.question import Question, Understood
@@ -169,7 +170,7 @@ def _understood(points: Sequence[Point], what_ifs: Sequence[WhatIf]) -> Understo
 def _refused(point: Point) -> tuple[Fault, ...]:
     """What is wrong with a point."""
     try:
-        read(point.question)
+        read(_reached(point.question))
     except PlannerError as error:
         return error.faults
     return ()
@@ -187,7 +188,7 @@ def compared(point: Point) -> Compared:
     """The best plan of one point as a row; what is wrong with the point stands in its row."""
     question, started = point.question, time.monotonic()
     try:
-        answer = plan(question, remedies=False)
+        answer = plan(_reached(question) if point.label else question, remedies=False)
     except PlannerError as error:
         return Compared(
             cluster=question.cluster,
@@ -201,6 +202,16 @@ def compared(point: Point) -> Compared:
     if stopped and time.monotonic() - started < question.time_limit:
         raise KeyboardInterrupt  # which the search turned into its best so far
     return row_of(point, answer)
+
+
+def _reached(question: Question) -> Question:
+    """The question without what-ifs on levels of the network that so few chips do not reach: they change nothing."""
+    if is_mixed(question.cluster):
+        return question
+    cluster = read_cluster(question.cluster, question.folders)
+    beyond = {level.name for level in cluster.levels[cluster.depth :]}
+    kept = tuple(text for text in question.what_if if text.split(".")[0].strip() not in beyond)
+    return replace(question, what_if=kept)
 
 
 def row_of(point: Point, answer: Plan | NoPlan) -> Compared:

@@ -85,6 +85,62 @@ def test_an_order_that_turns_along_a_range_turns_there() -> None:
             assert max(rates, key=rates.__getitem__) == best
 
 
+HAIR = 1.006
+"""Half of what bisection leaves open, and a little."""
+
+
+@pytest.mark.parametrize(
+    ("clusters", "what_if", "turns"),
+    [
+        (("h100-pcie:16", "a100-sxm-80gb:16"), "node.bandwidth=0.05x..8x/3", 1),
+        (("h100-sxm:8", "a100-sxm-80gb:24"), "network.bandwidth=0.02x..4x/2", 1),
+        (("h100-sxm:8", "h100-sxm:16"), "network.bandwidth=0.001x..1x/2", 1),
+    ],
+)  # fmt: skip
+def test_a_hair_below_and_above_a_turning_point_other_clusters_win(
+    clusters: tuple[str, str], what_if: str, turns: int
+) -> None:
+    """Of rates and of prices; each end asked as a plan of its own."""
+    question = replace(
+        QUESTION, model="gpt3-6.7b", global_batch=48, overrides={"layers": "8"}, pins=("pp=1",)
+    )
+    found = compare(question, clusters=clusters, what_if=[what_if], jobs=1)
+    along = [turn for turn in found.crossovers if turn.number == what_if.partition("=")[0]]
+    rates = [turn for turn in along if turn.by == "rate"]
+    assert len(rates) == turns
+    for turn in along:
+        value = float(turn.value.rstrip("x"))
+        for factor, best in ((1 / HAIR, turn.below), (HAIR, turn.above)):
+            text = f"{turn.number}={value * factor:.8f}x"
+            merits = {
+                name: _merit(replace(question, cluster=name), text, turn.by) for name in clusters
+            }
+            assert max(merits, key=merits.__getitem__) == best, (turn, merits)
+
+
+def _merit(question: Question, what_if: str, by: str) -> float:
+    """Tokens a second, or for a dollar."""
+    reaches = question.cluster != "h100-sxm:8" or not what_if.startswith("network")
+    answer = plan(replace(question, what_if=(what_if,) if reaches else ()))
+    assert isinstance(answer, Plan)
+    if by == "rate":
+        return answer.tokens_per_second
+    assert answer.price_per_million_tokens is not None
+    return 1 / answer.price_per_million_tokens
+
+
+def test_a_network_that_few_chips_do_not_reach_changes_nothing() -> None:
+    rows = compare(
+        QUESTION, clusters=["h100-sxm:8", "h100-sxm:16"], what_if=["network.bandwidth=0.1x"]
+    ).rows
+    assert rows[1].fits
+    assert rows[1].what_if == "network.bandwidth=0.1x"
+    assert rows[1].step == rows[0].step
+    assert rows[3].step > rows[2].step
+    with pytest.raises(PlannerError, match=r"no number .network\.bandwidth"):
+        plan(replace(QUESTION, what_if=("network.bandwidth=0.1x",)))
+
+
 def test_bisection_finds_a_known_crossing() -> None:
     from planner.plan.findings import Compared
     from planner.studies.crossover import crossovers
