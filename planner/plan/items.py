@@ -183,5 +183,6 @@ def find_item(plan: Plan, asked: str) -> Item:
     raise PlannerError.of(
         "I01",
         f"nothing in the plan is called '{asked}'. Nearest: {close}.",
-        "Ids: #2, rule:NAME, step, memory, mfu, stage.0, the names in the tree, and places in the file as proof.gap.",
+        "Ids: #2, rule:NAME, step, memory, mfu, stage.0, the names in the tree, numbers of the hardware as "
+        "node.bandwidth, and places in the file as proof.gap.",
     )

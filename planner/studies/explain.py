@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TypeAlias
 
+from planner.errors import PlannerError
 from planner.plan.diff import Difference, diff
 from planner.plan.findings import RulePrice
 from planner.plan.items import Item, Row, Rule, find_item
@@ -11,6 +13,7 @@ from planner.plan.schema import Plan
 from planner.plan.tree import Node, plan_tree
 from planner.search.rule_price import price_of_rule
 from planner.studies.again import reopen
+from planner.studies.hardware import hardware_item
 
 Explanation: TypeAlias = Node | Item | Difference | RulePrice
 
@@ -21,7 +24,8 @@ def explain(plan: Plan, item: str | Plan | None = None, *, name: str = "The plan
     Args:
         plan: what is explained.
         item: an id that the plan's pages print, such as ``#2``, ``rule:kv-heads``, ``step.gradients``, ``mfu``,
-            ``stage.0``, ``dense.mlp.up``; another plan for what differs; the whole step without one.
+            ``stage.0``, ``dense.mlp.up``, ``node.bandwidth``; another plan for what differs; without one the whole
+            step.
         name: what to call the plan in messages, its file for one.
 
     Raises:
@@ -31,7 +35,15 @@ def explain(plan: Plan, item: str | Plan | None = None, *, name: str = "The plan
         return plan_tree(plan)
     if isinstance(item, Plan):
         return diff(plan, item)
-    found = find_item(plan, item)
+    try:
+        found = find_item(plan, item)
+    except PlannerError as error:
+        number = None
+        with suppress(PlannerError):  # then it is no number of the hardware either
+            number = hardware_item(reopen(plan, name), " ".join(item.split()))
+        if number is None:
+            raise error from None
+        return number
     if isinstance(found, Row) and found.row.rank == 1:
         return plan_tree(plan)
     if isinstance(found, Row):
