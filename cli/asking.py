@@ -25,6 +25,11 @@ def asked(
     given: dict[str, Any] = {"model": model, "cluster": cluster} | stated
     if earlier is not None:
         base = Question.again(earlier.asked)
+        if isinstance(recipe := given.get("recipe_file"), Path):
+            from planner.studies.again import recipe_states
+
+            open_: dict[str, Any] = dict.fromkeys(recipe_states(recipe))
+            base = replace(base, **open_)
         if given.get("global_batch") is not None:
             given["base_batch"] = earlier.recipe.global_batch
         given["overrides"] = {**base.overrides, **(given.get("overrides") or {})}

@@ -320,6 +320,8 @@ class Plan(Part):
     warnings: tuple[str, ...]
     hints: tuple[str, ...] = ()
     """Rules of thumb for what the plan does not decide, such as the learning rate of another batch."""
+    extrapolated: tuple[str, ...] = ()
+    """What lies beyond all measured runs of this chip family, each with how far they reach."""
     objective: str = ""
     """What another objective than the fastest step came to, in words; empty for that."""
     trust: Trust

@@ -33,7 +33,7 @@ from planner.search.derive import derivations
 from planner.search.detail import block_plans
 from planner.search.engine import Outcome, fits
 from planner.search.space import Space
-from planner.search.trust import memory_upper, trust
+from planner.search.trust import extrapolated, memory_upper, trust
 from planner.trainers.registry import notes, padding
 from planner.trainers.trainer import Task
 from planner.trainers.trust import room
@@ -132,6 +132,7 @@ def assembled(
         proof=proof,
         assumptions=header.assumptions,
         warnings=_warnings(task, b, degrees, memory, header),
+        extrapolated=extrapolated(task, degrees),
         hints=header.hints,
         objective=header.objective,
         trust=trust(task),
@@ -250,6 +251,8 @@ def _warnings(
             if memory <= room(task)
             else f"Most runs would fit, but one in ten may need {show_bytes(-left)} more than the limit."
         )
+    if far := extrapolated(task, degrees):
+        found.append(f"Beyond all measured runs of this chip family: {', '.join(far)}.")
     idle = task.cluster.num_chips - degrees.chips_used
     if idle:
         why = header.idle or "the layout uses no more."

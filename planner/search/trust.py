@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from planner.hardware.cluster import Calibration
-from planner.plan.schema import Trust
+from planner.plan.schema import Degrees, Trust
+from planner.trainers.measured import beyond
 from planner.trainers.trainer import Task
 from planner.trainers.trust import Spread, spread, upper
 
@@ -38,6 +39,17 @@ def trust(task: Task) -> Trust:
         memory_error=memory.half,
         measured=True,
     )
+
+
+def extrapolated(task: Task, degrees: Degrees) -> tuple[str, ...]:
+    """What of a plan lies beyond all measured runs of its chip family, in words."""
+    facts = {
+        "chips": degrees.chips_used,
+        "params": task.model.num_params,
+        "seq": task.recipe.seq,
+        **{axis: getattr(degrees, axis) for axis in ("tp", "pp", "cp", "ep")},
+    }
+    return tuple(beyond(task.cluster.chip.family, facts))
 
 
 def _percent(share: float, digits: int = 0) -> str:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from planner.asking import price, read
 from planner.errors import Fault, PlannerError, listed
+from planner.frontends.recipe_file import read_recipe
 from planner.plan.layout import layout_of
 from planner.plan.schema import Alternative, Plan
 from planner.question import Question, Understood
@@ -50,6 +52,17 @@ def reopen(plan: Plan, name: str = "The plan") -> Again:
         why = f"{plan.made_by} priced it, and this version finds {now / plan.step - 1:+.2%}"
         raise PlannerError(stale(name, why))
     return Again(plan=plan, question=question, known=known)
+
+
+def recipe_states(recipe: Path) -> tuple[str, ...]:
+    """What a recipe states of a question: these stand in place of what an earlier plan was asked.
+
+    Raises:
+        PlannerError: what is wrong with the recipe.
+    """
+    file = read_recipe(recipe)
+    names = ("global_batch", "seq_len", "precision", "optimizer")
+    return tuple(name for name in names if getattr(file, name) is not None)
 
 
 def staleness(plan: Plan, name: str = "The plan") -> str:

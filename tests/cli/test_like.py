@@ -87,3 +87,17 @@ def test_studies_start_from_a_plan_too(planner: Any) -> None:
     assert main(["size", "--like", str(REAL), "-c", "a100-sxm-80gb"]) == 0
     assert planner.question.cluster == "a100-sxm-80gb"
     assert planner.question.seq_len == 4096
+
+
+def test_a_recipe_stated_now_wins_over_what_the_plan_was_asked(
+    planner: Any, tmp_path: Path
+) -> None:
+    """Its keys stand in place of the plan's flags; the others stay, and flags stated now win over both."""
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text("seq_len: 2048\nglobal_batch: 64\n")
+    assert main(["plan", "--like", str(REAL), "--recipe", str(recipe)]) == 0
+    question = planner.question
+    assert (question.recipe_file, question.seq_len, question.global_batch) == (recipe, None, None)
+    assert question.pins == ("pp=2",)
+    assert main(["plan", "--like", str(REAL), "--recipe", str(recipe), "--seq-len", "1024"]) == 0
+    assert planner.question.seq_len == 1024

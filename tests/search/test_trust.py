@@ -7,10 +7,12 @@ from dataclasses import replace
 
 import pytest
 
+from planner.asking import price
 from planner.hardware.cluster import Calibration
 from planner.question import Question, understand
 from planner.search.answer import trust
 from planner.search.trust import UNMEASURED, memory_upper, noise
+from planner.trainers.measured import beyond, reach
 from planner.trainers.registry import TRAINERS
 from planner.trainers.trust import PATH, key, room, spread, upper
 
@@ -85,3 +87,21 @@ def test_the_upper_quantile_of_memory_is_small_and_physical(trainer: str) -> Non
 
 def test_layouts_of_one_cluster_differ_less_than_runs_of_all() -> None:
     assert noise(task()) < spread("step", "hopper", "megatron").half
+
+
+def test_what_lies_beyond_all_measured_runs_is_told() -> None:
+    """Judged by the runs themselves: the largest of each fact is within, one more is beyond."""
+    known = reach()["hopper"]
+    assert known["tp"] >= 8
+    assert known["ep"] >= 64
+    assert list(beyond("hopper", known)) == []
+    for name, most in known.items():
+        [text] = beyond("hopper", known | {name: 2 * most})
+        assert "runs have up to" in text
+    assert list(beyond("nobody's chips", {"tp": 4096})) == []
+    question = Question(model="llama-3-8b", cluster="h100-sxm:16", global_batch=64, seq_len=4096)
+    plain = price(question, {"tp": 8})
+    assert plain.extrapolated == ()
+    far = price(question, {"tp": 16, "kv-heads": "copy"})
+    assert far.extrapolated == (f"tp 16 (runs have up to {known['tp']:.0f})",)
+    assert any(far.extrapolated[0] in text for text in far.warnings)

@@ -212,6 +212,7 @@ def _facts(plan: Plan) -> list[tuple[str, str]]:
         ("chip", f"{peak}, {gib(cluster.memory)} GiB usable"),
         ("recipe", f"{batch}, {recipe.precision}, {recipe.optimizer}"),
         ("trainer", f"{plan.trainer}, {plan.trainer_release}"),
+        *([("beyond measured runs", ", ".join(plan.extrapolated))] if plan.extrapolated else []),
         *((f"{name} fingerprint", value) for name, value in plan.fingerprints),
     ]
 
