@@ -13,6 +13,8 @@ from pathlib import Path
 from planner.units import show_count
 
 PATH = Path(__file__).with_name("measured.json")
+ALIKE = 0.01
+"""Share by which a number may be larger and still count as measured."""
 WORDS = {"chips": "chips", "params": "parameters", "seq": "tokens in a sequence"}
 """Facts that are told after their number; degrees are told before it."""
 
@@ -32,7 +34,7 @@ def beyond(family: str, facts: Mapping[str, float]) -> Iterator[str]:
     """
     known = reach().get(family, {})
     for name, value in facts.items():
-        if name in known and value > known[name]:
+        if name in known and value > known[name] * (1.0 + ALIKE):
             yield f"{_said(name, value)} (runs have up to {_number(known[name])})"
 
 

@@ -15,6 +15,7 @@ from planner.hardware.change_pools import changed_pools
 from planner.plan.layout import layout_of
 from planner.question import Question
 from planner.report.html import findings
+from planner.report.html.page import render_html
 from planner.report.text import render
 from planner.studies.again import reopen, staleness
 from planner.studies.compare import compare
@@ -269,12 +270,17 @@ def test_the_page_says_where_stages_stand_and_what_the_ways_take(staged, alone):
 
 
 def test_the_report_compares_ways_and_claims_no_count_that_it_lacks(staged):
-    _, found = staged
+    question, found = staged
     text = findings.alternatives(found)
     second = found.uses[1]
     assert f"the next is {second.text}, " in text
     assert "Only this layout" not in text
     assert "looked at, on one pool" in findings.removed(found, found.figures)
+    page = render_html(plan(replace(question, figures=True)))
+    table = page.partition('id="ways-table"')[2].partition("</table>")[0]
+    for use in found.uses:
+        assert use.text in table
+    assert found.cluster.efficiency_sources
 
 
 @pytest.mark.parametrize("vpp", [1, 2, 4])
