@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from cli import exits
 from cli.console import Screen
 from cli.options import FORMATS, chosen, details
-from planner.output.files import REPORT, check_outputs, is_trace, write_output
+from planner.output.files import REPORT, check_outputs, is_trace, write_no_plan, write_output
 from planner.plan.schema import NoPlan, Plan
 from planner.plan.write import write_plan
 from planner.report.text import render
@@ -104,7 +104,8 @@ def deliver(
         screen.show(render(answer, width=screen.width, detail=output.detail, next_steps=steps))
     if isinstance(answer, NoPlan):
         for path in output.paths:
-            screen.note(f"No plan, so {path} was not written.")
+            told = write_no_plan(path, answer)
+            screen.note(f"Wrote {path}." if told else f"No plan, so {path} was not written.")
         return exits.NO_PLAN
     for warning in answer.warnings:
         screen.note(f"Warning: {warning}")

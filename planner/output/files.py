@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from planner.errors import Fault, PlannerError, listed
-from planner.plan.schema import Plan
+from planner.plan.schema import NoPlan, Plan
 from planner.plan.write import write_plan
 
 if TYPE_CHECKING:
@@ -88,6 +88,30 @@ def write_output(
     """
     check_outputs([path])
     write_or_refuse(path, _text(path, plan, beside))
+
+
+def write_no_plan(path: Path, answer: NoPlan) -> bool:
+    """Writes why there is no plan, where the ending is that of a report or of Markdown.
+
+    Returns:
+        Whether it does.
+
+    Raises:
+        PlannerError: as :func:`check_outputs`.
+    """
+    if path.suffix == REPORT:
+        from planner.report.html.no_plan import render_no_plan_html
+
+        text = render_no_plan_html(answer)
+    elif path.suffix == ".md":
+        from planner.report.markdown import render_markdown
+
+        text = render_markdown(answer)
+    else:
+        return False
+    check_outputs([path])
+    write_or_refuse(path, text)
+    return True
 
 
 def write_files(folder: Path, files: Sequence[File], *, anything: bool = False) -> list[Path]:

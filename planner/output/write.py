@@ -9,14 +9,14 @@ from planner.export.files import File
 from planner.export.like import export_like
 from planner.export.targets import export as exported
 from planner.export.targets import target
-from planner.output.files import write_files, write_output
+from planner.output.files import write_files, write_no_plan, write_output
 from planner.output.studied import write_study
 from planner.plan.findings import Comparison, Largest, Sizing
-from planner.plan.schema import Plan
+from planner.plan.schema import NoPlan, Plan
 
 
 def write(
-    found: Plan | Comparison | Sizing | Largest,
+    found: Plan | NoPlan | Comparison | Sizing | Largest,
     path: Path | str,
     *,
     beside: Comparison | Sizing | Largest | None = None,
@@ -25,7 +25,8 @@ def write(
 
     Args:
         found: a plan as ``.json``, ``.html`` (a report, if the question asked for figures), ``.md``, ``.csv`` or
-            ``.trace.json``; everything else as ``.json``, ``.md`` or ``.csv``.
+            ``.trace.json``; why there is none as ``.html`` or ``.md``; everything else as
+            ``.json``, ``.md`` or ``.csv``.
         path: where to; folders are made.
         beside: what a report shows among its what-ifs: clusters compared, or a curve of sizes.
 
@@ -35,6 +36,10 @@ def write(
     """
     if isinstance(found, Plan):
         write_output(Path(path), found, beside)
+    elif isinstance(found, NoPlan):
+        if not write_no_plan(Path(path), found):
+            what = f"cannot write {path}: there is no plan."
+            raise PlannerError.of("O01", what, "Why there is none goes into .html or .md.")
     else:
         write_study(Path(path), found)
 

@@ -29,7 +29,7 @@ def render_no_plan(answer: NoPlan, width: int, detail: Collection[str] = ()) -> 
     every_rule = "rules" in detail or "all" in detail
     removed = everything_removed(answer)
     blocks: list[list[Line]] = [
-        styled(flow(_verdict(answer), " ", min(width, VERDICT), "  ", 2), "bad"),
+        styled(flow(verdict_words(answer), " ", min(width, VERDICT), "  ", 2), "bad"),
         _closest(answer, width),
         _remedies(answer, width),
         _basis(answer, min(width, VERDICT)),
@@ -39,12 +39,14 @@ def render_no_plan(answer: NoPlan, width: int, detail: Collection[str] = ()) -> 
     return [line for block in blocks if block for line in (*block, BLANK)][:-1]
 
 
-def _verdict(answer: NoPlan) -> list[str]:
+def verdict_words(answer: NoPlan) -> list[str]:
+    """Why there is no plan."""
     cluster = f"{answer.cluster.num_chips:,} × {answer.cluster.chip}"
     where = f"no layout of {answer.model.name} on {cluster}"
     if answer.closest is None:
         return [f"No plan: {where} is allowed by the rules; all {answer.searched:,} were removed."]
     if max(answer.memory, answer.memory_upper) <= answer.memory_limit:
+        where = where.replace("no layout", "any layout")
         return [f"No plan yet: the search was stopped before {where} was priced."]
     return [f"Does not fit: {where} stays under {gib(answer.memory_limit)} GiB."]
 
@@ -52,13 +54,7 @@ def _verdict(answer: NoPlan) -> list[str]:
 def _closest(answer: NoPlan, width: int) -> list[Line]:
     if answer.closest is None:
         return labelled("Why", [answer.explanation], width) if answer.explanation else []
-    degrees = answer.closest
-    recompute = "no" if degrees.recompute == "none" else degrees.recompute
-    layout = f"({product(degrees)}, micro-batch {degrees.micro_batch}, {recompute} recompute)"
-    head = f"{gib(answer.memory)} GiB on stage {answer.stage}"
-    if answer.memory <= answer.memory_limit < answer.memory_upper:
-        head += f", up to {gib(answer.memory_upper)} in nine of ten runs"
-    lines = styled(flow([head, layout], " ", width, "  Closest     ", 14))
+    lines = styled(flow(closest_words(answer).split("  "), " ", width, "  Closest     ", 14))
     terms = [term for term in answer.terms if term.value]
     if not terms:
         return lines
@@ -72,20 +68,34 @@ def _closest(answer: NoPlan, width: int) -> list[Line]:
     return lines + _with_notes(columns, why, width)
 
 
+def closest_words(answer: NoPlan) -> str:
+    """How much the closest miss needs, and which layout it is; two blanks between them."""
+    degrees = answer.closest
+    if degrees is None:
+        return ""
+    recompute = "no" if degrees.recompute == "none" else degrees.recompute
+    layout = f"({product(degrees)}, micro-batch {degrees.micro_batch}, {recompute} recompute)"
+    head = f"{gib(answer.memory)} GiB on stage {answer.stage}"
+    if answer.memory <= answer.memory_limit < answer.memory_upper:
+        head += f", up to {gib(answer.memory_upper)} in nine of ten runs"
+    return f"{head}  {layout}"
+
+
 def _remedies(answer: NoPlan, width: int) -> list[Line]:
     if not answer.remedies:
         return []
     columns = [
         Column(heading="", cells=["  " + remedy.change for remedy in answer.remedies], left=True),
         Column(
-            heading="", cells=[_need(remedy, answer.memory_limit) for remedy in answer.remedies]
+            heading="", cells=[needs(remedy, answer.memory_limit) for remedy in answer.remedies]
         ),
     ]
     notes = [remedy.note for remedy in answer.remedies]
     return [(Span("  Smallest changes that fit", "head"),), *_with_notes(columns, notes, width)]
 
 
-def _need(remedy: Remedy, limit: float) -> str:
+def needs(remedy: Remedy, limit: float) -> str:
+    """What the fullest chip needs with it."""
     same = gib(remedy.limit) == gib(limit)
     return f"{gib(remedy.memory)} {'' if same else f'of {gib(remedy.limit)} '}GiB"
 

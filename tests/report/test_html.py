@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import re
+from html import escape
 from html.parser import HTMLParser
 from importlib.resources import files
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.cost.memory import TERMS
-from planner.plan.schema import Plan
+from planner.errors import PlannerError
+from planner.output.write import write
+from planner.plan.schema import NoPlan, Plan
 from planner.report.html import bars
 from planner.report.html.page import embedded, render_html
 from planner.report.html.treemap import Box, squarified
@@ -301,3 +305,29 @@ def test_every_part_of_step_and_memory_has_a_colour() -> None:
     kinds = [f"step-{name}" for name in LABELS] + [f"memory-{name}" for name in TERMS]
     assert len(kinds) >= 15
     assert [kind for kind in kinds if f".{kind}" not in style] == []
+
+
+def test_why_there_is_no_plan_is_a_report_too(tmp_path: Path) -> None:
+    """Bars as long as what the closest miss holds, every remedy and rule, nothing but this file."""
+    answer = NoPlan.model_validate_json((Path(__file__).parent / "no_plan.json").read_text())
+    path = tmp_path / "no.html"
+    write(answer, path)
+    page = path.read_text()
+    assert "<script" not in page
+    assert "http" not in page.replace("http-equiv", "")
+    for remedy in answer.remedies:
+        assert escape(remedy.change) in page
+    for rule in answer.removed:
+        assert f"{rule.count:,}" in page
+        assert escape(rule.sentence) in page
+    widths = dict(re.findall(r'class="memory-(\w+)" style="left:[\d.]+%;width:([\d.]+)%', page))
+    values = {term.name.partition(".")[2]: term.value for term in answer.terms if term.value}
+    assert set(widths) == set(values)
+    most = max(values, key=values.__getitem__)
+    for name, value in values.items():
+        share = float(widths[name]) / float(widths[most])
+        assert share == pytest.approx(value / values[most], abs=2e-3)
+    write(answer, tmp_path / "no.md")
+    assert (tmp_path / "no.md").read_text().startswith("#")
+    with pytest.raises(PlannerError, match="there is no plan"):
+        write(answer, tmp_path / "no.json")

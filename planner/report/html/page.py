@@ -99,7 +99,7 @@ def render_html(
         (("price it again", price_command(plan)),),
         "Prices this layout again, or a variation of it.",
     )
-    return _environment().get_template("page.html").render(
+    return environment().get_template("page.html").render(
         plan=plan,
         figures=figures,
         sections=_sections(plan, figures),
@@ -115,8 +115,8 @@ def render_html(
         refused=refused,
         facts=_facts(plan),
         layer=layer.representative(plan),
-        style=_read("style.css"),
-        script=_read("script.js"),
+        style=template("style.css"),
+        script=template("script.js"),
         data=embedded(plan),
     )  # fmt: skip
 
@@ -217,13 +217,15 @@ def _facts(plan: Plan) -> list[tuple[str, str]]:
     ]
 
 
-def _read(name: str) -> Markup:
+def template(name: str) -> Markup:
+    """A template that nothing is filled into."""
     text = (files("planner.report.html") / "templates" / name).read_text(encoding="utf-8")
     return Markup(text)
 
 
 @cache
-def _environment() -> Environment:
+def environment() -> Environment:
+    """What fills templates."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     return Environment(
