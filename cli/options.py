@@ -204,7 +204,8 @@ Out: TypeAlias = Annotated[
     list[Path] | None,
     typer.Option(
         "--out", "-o", metavar="PATH",
-        help="Also write a file: .json (the plan), .html (a report), .md, .csv, .trace.json (a timeline). Repeatable.",
+        help="Also write a file: .json (the plan), .html (a report), .md, .csv, .parquet, .trace.json (a timeline). "
+        "Repeatable.",
     ),
 ]  # fmt: skip
 PlanFile: TypeAlias = Annotated[

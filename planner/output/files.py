@@ -9,6 +9,7 @@ import os
 import tempfile
 import zlib
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,6 +30,7 @@ ENDINGS = {
     REPORT: "the report",
     ".md": "the page as Markdown",
     ".csv": "the alternatives",
+    ".parquet": "the same, with pyarrow",
 }
 TRACES = {".trace.json": "a timeline", ".trace.json.gz": "the same, compressed"}
 """Endings of two parts or more."""
@@ -164,9 +166,11 @@ def _text(path: Path, plan: Plan, beside: Comparison | Sizing | Largest | None) 
             what = f"cannot write {path}: the plan was made without what a report draws."
             raise PlannerError.of("O01", what, "Ask for it: Question(…, figures=True)")
         return render_html(plan, *tabs(plan), study=beside)
-    from planner.report.data import render_csv
+    from planner.report.data import render_csv, render_parquet
     from planner.report.markdown import render_markdown
 
+    if path.suffix == ".parquet":
+        return render_parquet(plan)
     renderers = {".json": write_plan, ".csv": render_csv, ".md": render_markdown}
     return renderers[path.suffix](plan)
 
@@ -219,6 +223,9 @@ def _fault(path: Path) -> Fault | None:
             f"cannot write {path}: nothing is written with this ending.",
             (f"Possible: {possible}.",),
         )
+    if path.suffix == ".parquet" and find_spec("pyarrow") is None:
+        fix = "To fix it: pip install 'shardwright[parquet]'"
+        return Fault("A05", f"cannot write {path}: pyarrow is not installed.", (fix,))
     try:
         if path.is_file() and not _same_kind(path):
             kind = "a timeline" if is_trace(path) else ENDINGS[path.suffix]
@@ -267,6 +274,9 @@ def _same_kind(path: Path) -> bool:
         return False
     if is_trace(path):
         return _is_timeline(path)
+    if path.suffix == ".parquet":
+        data = path.read_bytes()
+        return not data or data.startswith(b"PAR1")
     from planner.report.data import CSV_COLUMNS
     from planner.report.markdown import TRUST
 

@@ -35,3 +35,13 @@ def render_csv(plan: Plan) -> str:
         facts = [row.rank, row.step, row.memory, row.fits]
         writer.writerow([*facts, *degrees.values(), row.reason])
     return stream.getvalue()
+
+
+def render_parquet(plan: Plan) -> bytes:
+    """The same as a Parquet file, which needs pyarrow."""
+    from importlib import import_module
+
+    read, written = import_module("pyarrow.csv"), import_module("pyarrow.parquet")
+    out = io.BytesIO()
+    written.write_table(read.read_csv(io.BytesIO(render_csv(plan).encode())), out)
+    return out.getvalue()

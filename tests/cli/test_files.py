@@ -6,6 +6,7 @@ import csv
 import os
 import re
 import stat
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -154,3 +155,26 @@ def test_a_report_that_was_stopped_leaves_the_plan(
     assert f"Stopped before it was drawn, so {page} was not written." in err
     assert read_plan(plan) == planner.answer
     assert not page.exists()
+
+
+def test_alternatives_as_parquet(
+    planner: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The numbers of the CSV; without pyarrow what to install, before anything is searched."""
+    path = tmp_path / "rows.parquet"
+    if find_spec("pyarrow") is None:
+        assert main([*ASKED, "--out", str(path)]) == 2
+        assert "pip install 'shardwright[parquet]'" in capsys.readouterr().err
+        assert not path.exists()
+        return
+    from pyarrow.parquet import read_table
+
+    assert main([*ASKED, "--out", str(path)]) == 0
+    rows = read_table(path).to_pylist()
+    assert [row["step_seconds"] for row in rows] == [
+        row.step for row in planner.answer.alternatives
+    ]
+    assert rows[0]["tp"] == planner.answer.degrees.tp
+    assert main([*ASKED, "--out", str(path)]) == 0
+    path.write_text("something else")
+    assert main([*ASKED, "--out", str(path)]) == 2
