@@ -1,19 +1,22 @@
 """Makespans of long schedules without simulating all of them, exactly.
 
 After its warm-up a schedule repeats: what a stage does with the next p micro-batches (the next group of them, under
-interleaving) is what it did with the last, and every start is the maximum of earlier ends plus durations. If all starts
-of two whole periods in a row lie exactly one constant later than those of the period before, each later period does
-too, by induction over the operations: none looks back further than two periods. A short schedule that shows this gives
-the makespan of any longer one.
+interleaving) is what it did with the last, and every start is the maximum of earlier ends plus durations. All that
+follows an operation waits for few operations before it: :class:`Steady` counts them. If these start exactly one
+constant later than they did a period before, on all stages, so does whatever follows them, by induction over the
+operations. A short schedule that shows this gives the makespan of any longer one.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
 from planner.cost.adaptive import adaptive_order
 from planner.cost.bounds import makespan_equal, stage_bound
-from planner.cost.orders import FORWARD, Orders, Schedule, group_size
+from planner.cost.orders import NOTHING, Orders, Schedule, group_size
 from planner.cost.program import (
     Program,
     Timing,
@@ -23,10 +26,13 @@ from planner.cost.program import (
 )
 from planner.units import Array, Number
 
-PERIODS = 7
-"""Periods in the first short schedule: warm-up, three to compare, and the drain."""
+PERIODS = 3
+"""Periods in the first short schedule: warm-up, one that repeats, and the drain."""
 SAME = 1e-10
 """Relative difference of two periods that rounding may cause."""
+KEPT = 4096
+"""Makespans that are remembered: a plan is looked at again when it is refined, shown and compared."""
+_KNOWN: dict[tuple[object, ...], float] = {}
 
 
 def makespan(
@@ -61,6 +67,24 @@ def makespan(
     if schedule.adaptive:
         timings = adaptive_timings(schedule, m, forward, backward, delay, late, np.zeros(1))
         return np.stack([timing.makespan for timing, _ in timings])
+    costs = (forward, backward, delay, late)
+    keys = [(schedule, p, m, *(part[row].tobytes() for part in costs)) for row in range(len(forward))]
+    found = {key: _KNOWN[key] for key in keys if key in _KNOWN}
+    new = [row for row, key in enumerate(keys) if key not in found]
+    if new:
+        seconds = _formula(schedule, m, *(part[new] for part in costs)).tolist()
+        found |= {keys[row]: value for row, value in zip(new, seconds, strict=True)}
+        if len(_KNOWN) + len(new) > KEPT:
+            _KNOWN.clear()
+        _KNOWN.update(found)
+    return np.array([found[key] for key in keys])
+
+
+def _formula(
+    schedule: Schedule, m: int, forward: Array, backward: Array, send: Array, weight: Array
+) -> Array:
+    """The makespan of a schedule whose order is a formula; shapes as in :func:`makespan`."""
+    p, v = forward.shape[-2:]
     result = np.empty(len(forward))
     open_rows = np.arange(len(forward))
     periods = PERIODS
@@ -68,17 +92,17 @@ def makespan(
     length = group * v * (3 if schedule.splits and schedule != Schedule.DUALPIPEV else 2)
     while len(open_rows):
         short = m - group * max(0, m // group - periods)
-        times = tuple(part[open_rows] for part in (forward, backward, delay, late))
+        times = tuple(part[open_rows] for part in (forward, backward, send, weight))
         program = compile_schedule(schedule, p, short, v, group)
         timing = simulate(program, *times)
         found = timing.makespan
         settled = np.ones(len(open_rows), dtype=bool)
         if short < m:
-            period, settled = _steady(program, length, timing.starts)
+            period, settled = _settled(steady(program, group, length), length, timing.starts)
             found = found + (m - short) // group * period
         result[open_rows[settled]] = found[settled]
         open_rows = open_rows[~settled]
-        periods *= 4
+        periods *= 2
     return result
 
 
@@ -136,19 +160,56 @@ def timed_program(
     return compile_schedule(schedule, p, m, v, int(group_size(p, m)) if v > 1 else p)
 
 
-def _steady(program: Program, length: int, starts: Array) -> tuple[Array, Array]:
-    """Seconds of a period of ``length`` operations, and for which rows the schedule has provably settled into it.
+@dataclass(frozen=True, slots=True)
+class Steady:
+    """The part of a schedule in which every stage repeats what it did a period before; places in the order tables."""
 
-    The last period compared ends with the last forward of a first chunk: from there on the stages drain.
+    start: int
+    """First operation, on all stages, that is one of a period before with later micro-batches."""
+    end: int
+    """Behind the last such operation."""
+    reach: int
+    """Operations of a stage before one of these places that anything behind it may wait for."""
+
+
+@lru_cache(maxsize=64)
+def steady(program: Program, group: int, length: int) -> Steady:
+    """The longest steady part of a schedule.
+
+    A longer schedule has periods put in at its end, and goes on from there with later micro-batches.
+
+    Args:
+        program: the schedule.
+        group: micro-batches of a period.
+        length: operations of a stage in a period.
+    """
+    orders, size = program.orders, program.orders.kind.shape[1]
+    before, after = np.s_[:, :-length], np.s_[:, length:]
+    same = orders.kind[after] == orders.kind[before]
+    same &= orders.chunk[after] == orders.chunk[before]
+    same &= orders.microbatch[after] == orders.microbatch[before] + group
+    same &= orders.kind[after] != NOTHING
+    breaks = length + np.flatnonzero(~same.all(axis=0))
+    ends = np.append(breaks, size)
+    starts = np.append(length, breaks + 1)
+    longest = int((ends - starts).argmax())
+    start, end = int(starts[longest]), int(ends[longest])
+    place = np.empty(program.number.size, np.int64)
+    place[program.number] = np.arange(size)
+    sent = program.hop < len(orders.kind)
+    waits, source = place[sent], place[program.after_data[sent] - 1]
+    reach = (at - source[waits >= at].min(initial=at - 1) for at in (end - length, end))
+    return Steady(start, end, int(max(reach)))
+
+
+def _settled(part: Steady, length: int, starts: Array) -> tuple[Array, Array]:
+    """Seconds of a period of ``length`` operations, and for which rows every later one provably takes as long.
 
     Shapes: ``starts`` ``(n, stages, operations)``; results ``(n,)``.
     """
-    orders = program.orders
-    first = (orders.kind == FORWARD) & (orders.chunk == 0)
-    end = int(np.where(first, np.arange(first.shape[1]), 0).max(axis=1).min()) + 1
-    last, middle, first = (
-        starts[..., end - k * length : end - (k - 1) * length] for k in (1, 2, 3)
-    )
-    later = np.concatenate([last - middle, middle - first], axis=-1)
+    first, end = part.end - part.reach, part.end
+    if first < part.start:
+        return np.zeros(len(starts)), np.zeros(len(starts), dtype=bool)
+    later = starts[..., first:end] - starts[..., first - length : end - length]
     low, high = later.min(axis=(-2, -1)), later.max(axis=(-2, -1))
     return high, high - low <= SAME * high

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.candidates import SCHEDULES, single
+from planner.cost.bounds import stage_bound
 from planner.cost.cut import Cut, uniform
 from planner.cost.makespan import makespan
 from planner.cost.orders import Schedule
@@ -137,6 +138,9 @@ class Numbers:
 
     def makespans(self, cuts):
         return makespan(Schedule.INTERLEAVED, self.m, *self.times(cuts), 0.01)
+
+    def bounds(self, cuts):
+        return stage_bound(Schedule.INTERLEAVED, self.m, *self.times(cuts), 0.01)
 
     def settled(self, cuts, known, place):
         return Settled(known, known, place, None)

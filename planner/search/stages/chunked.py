@@ -11,7 +11,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from planner.cost.bounds import lower_bound
+from planner.cost.bounds import lower_bound, stage_bound
 from planner.cost.cut import FULL, NONE, SELECTIVE, Cut, blocks_of_cuts, cut_blocks, uniform
 from planner.cost.makespan import makespan
 from planner.cost.orders import Schedule
@@ -42,7 +42,7 @@ class Chunked(Runs):
         for count in self.counts(int(even.max())):
             pricing = Priced(self, count)
             if self.vpp > 1 and self.p.task.trainer.uneven_stages:
-                found = solve(pricing, pricing.stage, even, least, bound)
+                found = solve(pricing, pricing.stage, even, least, bound, reached)
                 if found is None:
                     continue
                 gap = 1.0 - max(bound, found.bound) / found.makespan
@@ -148,6 +148,11 @@ class Priced:
         found, after = self._timed(cuts, *self._again(cuts))
         return np.asarray(found + after.max(axis=1))
 
+    def bounds(self, cuts: IntArray) -> Array:
+        """Seconds that these cuts take at least; ``(n,)``."""
+        found, after = self._timed(cuts, *self._again(cuts), exact=False)
+        return np.asarray(found + after.max(axis=1))
+
     def settled(self, cuts: IntArray, known: float, place: int) -> Settled:
         """The best of cuts one of which takes so long, whatever its stages recompute if they are free in that."""
         if self.count is not None or self.runs.mixing == "alike":
@@ -175,12 +180,15 @@ class Priced:
         """Seconds of schedules, so many layers of every stage running again, ``(n, stages)`` each; ``(n,)``."""
         return self._timed(cuts, *self._spread(cuts, full, part))[0]
 
-    def _timed(self, cuts: IntArray, full: IntArray, selective: IntArray) -> tuple[Array, Array]:
-        """Seconds of schedules, ``(n,)``, and of what follows them, less jitter; ``(n, stages)``."""
+    def _timed(
+        self, cuts: IntArray, full: IntArray, selective: IntArray, *, exact: bool = True
+    ) -> tuple[Array, Array]:
+        """Seconds of schedules, ``(n,)``, and of what follows them, less jitter, ``(n, stages)``; bounds if not exact."""
         p = self.runs.p
         schedule, send = Schedule(int(p.rows.schedule[0])), p.delays(self.runs.pp)[0]
         *times, weight, after = self._seconds(cuts, full, selective)
-        found = makespan(schedule, self.micro_batches, times[0], times[1], send, weight)
+        seconds = makespan if exact else stage_bound
+        found = seconds(schedule, self.micro_batches, times[0], times[1], send, weight)
         return found, after / self.jitter
 
     def _seconds(
@@ -252,9 +260,9 @@ class Priced:
         new = sorted(keys - self.known.keys())
         if not new:
             return
-        found, known = self.runs.choices([run for run, _ in new])
-        full = None if self.count is None else np.array([count for _, count in new])
-        chosen = fastest(found, known, full)
+        whole = None if self.count is None else [count for _, count in new]
+        found, known = self.runs.choices([run for run, _ in new], whole)
+        chosen = fastest(found, known)
         place = np.maximum(chosen, 0)
         stage = np.arange(self.runs.pp)[:, None]
         seconds = (known.forward + known.backward)[stage, place]

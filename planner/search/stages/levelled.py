@@ -24,7 +24,7 @@ FEW = 16
 """Chunks up to which every layer may move to every chunk."""
 ROUNDS = {True: 8, False: 4}
 """Rounds of simulated improvement at most: where chunks are few, and where not."""
-SIMULATED = {True: 24, False: 8}
+SIMULATED = {True: 24, False: 16}
 """Cuts that are simulated in a round, those whose busiest stages take least; likewise."""
 KEPT = {True: 4, False: 1}
 """Best cuts that each round goes on from, likewise."""
@@ -45,6 +45,9 @@ class Pricing(Protocol):
 
     def makespans(self, cuts: IntArray) -> Array:
         """Seconds of the schedule and what follows it; ``(n,)``."""
+
+    def bounds(self, cuts: IntArray) -> Array:
+        """Seconds that these cuts take at least; ``(n,)``."""
 
     def settled(self, cuts: IntArray, known: float, place: int) -> Settled:
         """The best of cuts one of which takes so long, whatever its stages recompute if they are free in that."""
@@ -68,7 +71,12 @@ class Levelled:
 
 
 def solve(
-    pricing: Pricing, stage: IntArray, start: IntArray, least: IntArray, enough: float = 0.0
+    pricing: Pricing,
+    stage: IntArray,
+    start: IntArray,
+    least: IntArray,
+    enough: float = 0.0,
+    reached: float = np.inf,
 ) -> Levelled | None:
     """The cut of the least makespan that is found, never a worse one than the first; None where none fits.
 
@@ -78,6 +86,7 @@ def solve(
         start: a cut, ``(chunks,)``.
         least: layers that a chunk must hold; ``(chunks,)``.
         enough: seconds that no cut beats; a cut that reaches them is not improved.
+        reached: seconds that another cut than the first must stay below to be of use.
     """
     if comb(int((start - least).sum()) + len(start) - 1, len(start) - 1) <= EXHAUSTIVE:
         return _best_of_all(pricing, _every(int(start.sum()), least))
@@ -88,24 +97,31 @@ def solve(
     for lead in (np.zeros_like(pricing.lead), pricing.lead):
         level = _levelled(pricing, lead, stage, start, least)
         near += [level, *_turned(level, stage, least)]
-    found = _improved(pricing, stage, unique(np.stack(near)), least)
+    found = _improved(pricing, stage, unique(np.stack(near)), least, first, reached)
     return None if found is None else Levelled(np.array(found[1]), found[0], 0.0)
 
 
-def _improved(pricing: Pricing, stage: IntArray, cuts: IntArray, least: IntArray) -> _Timed | None:
-    """The best of some cuts and of what moving single layers makes of the best ones, round by round."""
+def _improved(
+    pricing: Pricing,
+    stage: IntArray,
+    cuts: IntArray,
+    least: IntArray,
+    best: list[_Timed],
+    reached: float,
+) -> _Timed | None:
+    """The best of the cuts known, of others below ``reached`` and of what moving single layers makes of the best."""
     few = len(least) <= FEW
-    seen: set[tuple[int, ...]] = set()
-    best: list[_Timed] = []
-    for _ in range(ROUNDS[few]):
+    seen = {cut for _, cut in best}
+    for turn in range(ROUNDS[few]):
         before = best
         new = [cut for cut in unique(cuts) if tuple(cut.tolist()) not in seen]
         seen.update(tuple(cut.tolist()) for cut in new)
         if new:
-            known = best[0][0] if best else np.inf
-            found = _simulated(pricing, np.stack(new), SIMULATED[few], known)
+            busy = min(best[0][0], reached) if best else np.inf
+            last = best[-1][0] if len(best) == KEPT[few] else np.inf
+            found = _simulated(pricing, np.stack(new), SIMULATED[few], busy, last)
             best = sorted(best + found)[: KEPT[few]]
-        if best == before:
+        if not best or (turn and best == before):
             break
         cuts = np.vstack([_near(pricing, stage, np.array(cut), least) for _, cut in best])
     return best[0] if best else None
@@ -157,17 +173,22 @@ def _best_of_all(pricing: Pricing, cuts: IntArray) -> Levelled | None:
 
 
 def _simulated(
-    pricing: Pricing, cuts: IntArray, most: int | None = None, known: float = np.inf
+    pricing: Pricing,
+    cuts: IntArray,
+    most: int | None = None,
+    busy: float = np.inf,
+    known: float = np.inf,
 ) -> list[_Timed]:
-    """Seconds of cuts that fit and no stage of which is busy for longer than is known.
+    """Seconds of cuts that fit, no stage of which is as busy as that, and that may take less than is known.
 
-    Of those the ones whose busiest stages take least, if there are to be no more than so many.
+    Of the ones whose busiest stages take least, if there are to be no more than so many.
     """
     loads = pricing.loads(cuts)
-    fits = loads.max(axis=1) < known
+    fits = loads.max(axis=1) < busy
     cuts, longest = cuts[fits], (loads[fits] + pricing.lead).max(axis=1)
-    if most is not None:
+    if most is not None and len(cuts):
         cuts = cuts[np.argsort(longest, kind="stable")[:most]]
+        cuts = cuts[pricing.bounds(cuts) < known] if np.isfinite(known) else cuts
     if not len(cuts):
         return []
     seconds = pricing.makespans(cuts).tolist()

@@ -36,7 +36,11 @@ class Choices:
 
 
 def choices(
-    runs: Sequence[tuple[int, ...]], kinds: int, ends: int, allowed: Sequence[int]
+    runs: Sequence[tuple[int, ...]],
+    kinds: int,
+    ends: int,
+    allowed: Sequence[int],
+    whole: Sequence[int] | None = None,
 ) -> Choices:
     """Every way to recompute runs of layers.
 
@@ -45,15 +49,23 @@ def choices(
         kinds: number of kinds.
         ends: columns of blocks behind the layers.
         allowed: modes of recompute that layers may have, indices into ``RECOMPUTE``.
+        whole: how many layers of every run are recomputed as a whole; None where runs are free.
     """
     parts = []
     width = 1 + len(RECOMPUTE) * kinds + ends
     for number, run in enumerate(runs):
         size = len(run)
-        full, selective = (part.ravel() for part in np.indices((size + 1, size + 1)))
+        counts, none = np.arange(size + 1), np.zeros(1, np.int64)
+        ways = counts if FULL in allowed else none
+        full, selective = (
+            part.ravel()
+            for part in np.meshgrid(
+                ways if whole is None else ways[ways == whole[number]],
+                counts if SELECTIVE in allowed else none,
+                indexing="ij",
+            )
+        )
         keeps = full + selective <= size
-        keeps &= (full == 0) | (FULL in allowed)
-        keeps &= (selective == 0) | (SELECTIVE in allowed)
         keeps &= (full + selective == size) | (NONE in allowed)
         full, selective = full[keeps], selective[keeps]
         sums = np.zeros((size + 1, kinds), dtype=np.int64)
