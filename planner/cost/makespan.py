@@ -57,7 +57,7 @@ def makespan(
 
     Units: seconds.
     """
-    p, v = forward.shape[-2:]
+    p = forward.shape[-2]
     if p == 1:
         return makespan_equal(1, m, 1, forward.sum((-2, -1)), backward.sum((-2, -1)))
     if schedule == Schedule.GPIPE:
@@ -68,7 +68,9 @@ def makespan(
         timings = adaptive_timings(schedule, m, forward, backward, delay, late, np.zeros(1))
         return np.stack([timing.makespan for timing, _ in timings])
     costs = (forward, backward, delay, late)
-    keys = [(schedule, p, m, *(part[row].tobytes() for part in costs)) for row in range(len(forward))]
+    keys = [
+        (schedule, p, m, *(part[row].tobytes() for part in costs)) for row in range(len(forward))
+    ]
     found = {key: _KNOWN[key] for key in keys if key in _KNOWN}
     new = [row for row, key in enumerate(keys) if key not in found]
     if new:

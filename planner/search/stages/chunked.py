@@ -183,7 +183,7 @@ class Priced:
     def _timed(
         self, cuts: IntArray, full: IntArray, selective: IntArray, *, exact: bool = True
     ) -> tuple[Array, Array]:
-        """Seconds of schedules, ``(n,)``, and of what follows them, less jitter, ``(n, stages)``; bounds if not exact."""
+        """Seconds of schedules, or bounds, ``(n,)``, and of what follows, less jitter, ``(n, stages)``."""
         p = self.runs.p
         schedule, send = Schedule(int(p.rows.schedule[0])), p.delays(self.runs.pp)[0]
         *times, weight, after = self._seconds(cuts, full, selective)
