@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 
@@ -43,14 +43,13 @@ class Chunked(Runs):
             pricing = Priced(self, count)
             if self.vpp > 1 and self.p.task.trainer.uneven_stages:
                 found = solve(pricing, pricing.stage, even, least, bound, reached)
-                if found is None:
-                    continue
-                gap = 1.0 - max(bound, found.bound) / found.makespan
-                yield pricing.cut(found.layers, found.again), max(0.0, gap)
-            elif np.isinf(pricing.loads(even[None])).any():
-                continue
-            else:
+                if found is not None:
+                    gap = 1.0 - max(bound, found.bound) / found.makespan
+                    yield pricing.cut(found.layers, found.again), max(0.0, gap)
+                fits = np.isfinite(pricing.seconds).all()
+            elif fits := np.isfinite(pricing.loads(even[None])).all():
                 yield pricing.cut(even), 0.0
+            if fits:
                 return  # recomputing more is no faster
 
     def _after(self) -> float:
@@ -123,12 +122,13 @@ class Priced:
         if self.folded:
             self.stage[runs.pp :] = self.stage[: runs.pp][::-1]
         self.mine = np.stack([np.flatnonzero(self.stage == stage) for stage in range(runs.pp)])
-        self.keys: dict[bytes, Key] = {}
-        self.known: dict[Key, tuple[Array, IntArray, IntArray]] = {}
+        self.numbers: dict[bytes, int] = {}
+        self.keys: dict[Key, int] = {}
+        self.seconds, self.again = np.empty((runs.pp, 0)), np.empty((2, runs.pp, 0), np.int64)
         self.micro_batches = int(runs.p.micro_batches[0])
         self.jitter = 1.0 + runs.p.task.trainer.overhead.jitter
 
-    @property
+    @cached_property
     def lead(self) -> Array:
         """Seconds in which a first micro-batch passes the stages before, and its gradient in the end; ``(stages,)``."""
         forward, backward = (part[0] for part in block_seconds(self.runs.p))
@@ -137,11 +137,8 @@ class Priced:
 
     def loads(self, cuts: IntArray) -> Array:
         """Seconds in which every stage is busy, infinite where it cannot hold its layers; ``(n, stages)``."""
-        stages = self.runs.pp
-        keys = self._keys(cuts)
-        self._learn(set(keys))
-        seconds = [self.known[key][0][place % stages] for place, key in enumerate(keys)]
-        return np.array(seconds).reshape(len(cuts), stages) * self.micro_batches
+        numbers = self._numbers(cuts)
+        return np.asarray(self.seconds[np.arange(self.runs.pp), numbers] * self.micro_batches)
 
     def makespans(self, cuts: IntArray) -> Array:
         """Seconds of the schedule of cuts that fit and what follows it, less jitter; ``(n,)``."""
@@ -161,7 +158,9 @@ class Priced:
 
     def choices(self, cuts: IntArray, known: float) -> list[Open]:
         """What stages may recompute so that none of them alone takes longer than what is known."""
-        keys = self._keys(cuts)
+        numbers = self._numbers(cuts).ravel().tolist()
+        every = list(self.keys)
+        keys = [every[number] for number in numbers]
         place = {key: number for number, key in enumerate(dict.fromkeys(keys))}
         found, costs = self.runs.choices([run for run, _ in place])
         after = costs.after / self.jitter
@@ -220,10 +219,8 @@ class Priced:
 
     def _again(self, cuts: IntArray) -> tuple[IntArray, IntArray]:
         """How many layers of every chunk run again as a whole, and in part; ``(n, chunks)`` each."""
-        keys, stages = self._keys(cuts), self.runs.pp
-        self._learn(set(keys))
-        each = [[part[n % stages] for part in self.known[key][1:]] for n, key in enumerate(keys)]
-        full, part = np.moveaxis(np.array(each).reshape(len(cuts), stages, 2), -1, 0)
+        numbers = self._numbers(cuts)
+        full, part = self.again[:, np.arange(self.runs.pp), numbers]
         return self._spread(cuts, full, part)
 
     def _spread(self, cuts: IntArray, full: IntArray, part: IntArray) -> tuple[IntArray, IntArray]:
@@ -235,18 +232,17 @@ class Priced:
         again[:, :, self.mine] = np.moveaxis(table.reshape(*full.shape, 2, -1), 2, 0)
         return again[0], again[1]
 
-    def _keys(self, cuts: IntArray) -> list[Key]:
-        """Keys of all stages of the first cut, of the second, and so on."""
+    def _numbers(self, cuts: IntArray) -> IntArray:
+        """Numbers of the keys of stages, whose seconds and recompute are known then; ``(n, stages)``."""
         held = cuts[:, self.mine]
         if len(self.runs.model.blocks) > 1:
             held = np.concatenate([held, (np.cumsum(cuts, axis=1) - cuts)[:, self.mine]], axis=-1)
-        rows = np.ascontiguousarray(held).reshape(-1, held.shape[-1])
+        rows = np.ascontiguousarray(held, np.int64).reshape(-1, held.shape[-1])
         whole = rows.view(np.dtype((np.void, rows.itemsize * rows.shape[1])))
-        names: list[bytes] = [bytes(row) for row in whole.ravel().tolist()]
-        for place, name in enumerate(names):
-            if name not in self.keys:
-                self.keys[name] = self._key(rows[place].tolist())
-        return [self.keys[name] for name in names]
+        names = list(map(bytes, whole.ravel().tolist()))
+        if new := set(names) - self.numbers.keys():
+            self._learn({name: self._key(np.frombuffer(name, np.int64).tolist()) for name in new})
+        return np.array([*map(self.numbers.__getitem__, names)]).reshape(held.shape[:2])
 
     def _key(self, held: list[int]) -> Key:
         """Of a stage: layers of every chunk, then their first layers where layers differ in kind."""
@@ -255,21 +251,20 @@ class Priced:
         run = tuple(kinds[first[place] + turn] for place, turn in _turns(held[:v]))
         return run, -1 if self.count is None else sum(min(n, self.count) for n in held[:v])
 
-    def _learn(self, keys: set[Key]) -> None:
+    def _learn(self, keys: dict[bytes, Key]) -> None:
         """Seconds and recompute of stages that were not met before."""
-        new = sorted(keys - self.known.keys())
-        if not new:
-            return
-        whole = None if self.count is None else [count for _, count in new]
-        found, known = self.runs.choices([run for run, _ in new], whole)
-        chosen = fastest(found, known)
-        place = np.maximum(chosen, 0)
-        stage = np.arange(self.runs.pp)[:, None]
-        seconds = (known.forward + known.backward)[stage, place]
-        seconds = np.where(chosen >= 0, seconds, np.inf)
-        for number, key in enumerate(new):
-            which = place[:, number]
-            self.known[key] = seconds[:, number], found.full[which], found.selective[which]
+        if new := sorted(set(keys.values()) - self.keys.keys()):
+            whole = None if self.count is None else [count for _, count in new]
+            found, known = self.runs.choices([run for run, _ in new], whole)
+            chosen = fastest(found, known)
+            place = np.maximum(chosen, 0)
+            seconds = (known.forward + known.backward)[np.arange(self.runs.pp)[:, None], place]
+            seconds = np.where(chosen >= 0, seconds, np.inf)
+            self.seconds = np.concatenate([self.seconds, seconds], axis=1)
+            again = np.stack([found.full[place], found.selective[place]])
+            self.again = np.concatenate([self.again, again], axis=2)
+            self.keys |= {key: len(self.keys) + turn for turn, key in enumerate(new)}
+        self.numbers |= {name: self.keys[key] for name, key in keys.items()}
 
 
 @lru_cache(maxsize=65536)

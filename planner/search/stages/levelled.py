@@ -30,6 +30,8 @@ KEPT = {True: 4, False: 1}
 """Best cuts that each round goes on from, likewise."""
 TAKERS = 6
 """Stages that may take a layer from the busiest one: those that are busy the least."""
+SHIFTS = 48
+"""Cuts that shift a layer between neighbouring chunks that are looked at; those that relieve the busiest stages."""
 EQUAL = 1e-9
 """Relative difference of two times that counts as none."""
 
@@ -97,7 +99,7 @@ def solve(
     for lead in (np.zeros_like(pricing.lead), pricing.lead):
         level = _levelled(pricing, lead, stage, start, least)
         near += [level, *_turned(level, stage, least)]
-    found = _improved(pricing, stage, unique(np.stack(near)), least, first, reached)
+    found = _improved(pricing, stage, np.stack(near), least, first, reached)
     return None if found is None else Levelled(np.array(found[1]), found[0], 0.0)
 
 
@@ -114,8 +116,9 @@ def _improved(
     seen = {cut for _, cut in best}
     for turn in range(ROUNDS[few]):
         before = best
-        new = [cut for cut in unique(cuts) if tuple(cut.tolist()) not in seen]
-        seen.update(tuple(cut.tolist()) for cut in new)
+        rows = dict(zip(map(tuple, cuts.tolist()), cuts, strict=True))
+        new = [cut for layers, cut in rows.items() if layers not in seen]
+        seen |= rows.keys()
         if new:
             busy = min(best[0][0], reached) if best else np.inf
             last = best[-1][0] if len(best) == KEPT[few] else np.inf
@@ -131,7 +134,7 @@ def _near(pricing: Pricing, stage: IntArray, cut: IntArray, least: IntArray) -> 
     """Cuts that differ by one layer: all of them where chunks are few, else the promising ones."""
     if len(cut) > FEW:
         loads = pricing.loads(cut[None])[0] + pricing.lead
-        return np.vstack([_moves(cut, loads, stage, least), _shifts(cut, least)])
+        return np.vstack([_moves(cut, loads, stage, least), _shifts(cut, loads, stage, least)])
     one = np.eye(len(cut), dtype=np.int64)
     near = cut + (one[:, None] - one).reshape(-1, len(cut))
     return np.asarray(near[(near >= least).all(axis=1)])
@@ -245,11 +248,17 @@ def _moves(cut: IntArray, loads: Array, stage: IntArray, least: IntArray) -> Int
     return moves
 
 
-def _shifts(cut: IntArray, least: IntArray) -> IntArray:
-    """Cuts that give one layer of a chunk to the next or to the one before."""
-    step = np.diff(np.eye(len(cut), dtype=np.int64), axis=0)
-    near = cut + np.vstack([step, -step])
-    return np.asarray(near[(near >= least).all(axis=1)])
+def _shifts(cut: IntArray, loads: Array, stage: IntArray, least: IntArray) -> IntArray:
+    """Cuts that give one layer of a chunk to the next or to the one before, on the busiest stages that have any."""
+    first = np.arange(len(cut) - 1)
+    giver, taker = np.append(first, first + 1), np.append(first + 1, first)
+    ranks = np.argsort(-loads[stage[giver]], kind="stable")
+    some = ranks[(cut > least)[giver[ranks]]][:SHIFTS]
+    near = np.repeat(cut[None], len(some), axis=0)
+    rows = np.arange(len(some))
+    near[rows, giver[some]] -= 1
+    near[rows, taker[some]] += 1
+    return near
 
 
 def _turned(cut: IntArray, stage: IntArray, least: IntArray) -> list[IntArray]:

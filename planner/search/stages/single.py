@@ -35,22 +35,27 @@ class Single(Runs):
         """
         sizes = self._sizes(reached)
         layers = self.model.layers
-        spans = [(low, size) for size in sizes.tolist() for low in range(len(layers) + 1 - size)]
         numbers: dict[tuple[int, ...], int] = {}
-        run = [numbers.setdefault(layers[low : low + size], len(numbers)) for low, size in spans]
         runs = np.full((len(layers) + 1, len(sizes)), -1)
-        for (low, size), number in zip(spans, run, strict=True):
-            runs[low, np.searchsorted(sizes, size)] = number
+        for place, size in enumerate(sizes.tolist()):
+            spans = [layers[low : low + size] for low in range(len(layers) + 1 - size)]
+            run = [numbers.setdefault(span, len(numbers)) for span in spans]
+            runs[: len(run), place] = run
         found, known = self.choices(list(numbers))
         lengths = np.array([len(each) for each in numbers])
         start = even_cut(len(layers), self.pp, 1)
         seen = np.zeros((self.pp, len(lengths)), dtype=bool)
+        stage = np.arange(self.pp)[:, None]
+        seconds = self.p.micro_batches[0] * (known.forward + known.backward)
         for count in self.counts(int(sizes.max())):
             full = None if count is None else np.minimum(count, lengths)
             chosen = fastest(found, known, full)
             if not (new := (chosen >= 0) & ~seen).any():
                 continue  # every cut of it is a cut of fewer recomputed layers, no slower there
             seen |= new
+            fast = (chosen >= 0) & (seconds[stage, chosen] < reached)
+            if np.where(fast, lengths, 0).max(axis=1).sum() < len(layers):
+                continue  # stages that are not busy for longer than what is reached hold too few layers
             table, after = self._table(sizes, runs, chosen, known)
             after = after / (1.0 + self.p.task.trainer.overhead.jitter)
             for stages, beaten, gap in self._solved(table, after, start, reached):
