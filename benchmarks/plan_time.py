@@ -39,6 +39,9 @@ CASES = (
     ),
     ("--help", ["--help"]),
 )
+LAYERS = (40, 80, 160, 320, 640)
+"""Equal layers of the shape of Llama 3 70B."""
+CHIPS = (1024, 4096)
 BEGIN, END = "<!-- plan_time: begin -->", "<!-- plan_time: end -->"
 
 
@@ -130,6 +133,24 @@ def table(runs: int) -> str:
         cpu, wall, memory = zip(*(run(arguments) for _ in range(runs)), strict=True)
         values = [statistics.median(column) for column in (cpu, wall, memory)]
         lines.append(f"| {name} | {values[0]:.2f} | {values[1]:.2f} | {values[2]:.0f} |")
+    lines += [
+        "",
+        "CPU seconds of plans for the shape of Llama 3 70B with more and more layers, and with two pins:",
+        "",
+        f"| chips | {' | '.join(f'{layers} layers' for layers in LAYERS)} |",
+        "| --- |" + " ---: |" * len(LAYERS),
+    ]
+    for chips in CHIPS:
+        for pins in ([], ["--pin", "tp=8", "--pin", "pp=16"]):
+            question = ["plan", "llama-3-70b", "--cluster", f"h100-sxm:{chips}", *pins]
+            seconds = [
+                statistics.median(
+                    run([*question, "--set", f"layers={layers}"])[0] for _ in range(runs)
+                )
+                for layers in LAYERS
+            ]
+            name = f"{chips:,} H100{', tp=8 and pp=16' if pins else ''}"
+            lines.append(f"| {name} | {' | '.join(f'{value:.2f}' for value in seconds)} |")
     count, rate = pricing_rate(runs)
     lines += [
         "",

@@ -88,7 +88,8 @@ class Without:
         """A search of its own; where these pins leave no more than all do, the one that was made."""
         space = None
         if not any(pin.column in OPENING for pin in self.pins.pins):
-            space = build_space(self.task, fewer)
+            uneven = fewer.fixed("vpp") is not None
+            space = build_space(replace(self.task, uneven_chunks=uneven), fewer)
             pinned = self.pinned.space
             if len(space.candidates) == len(pinned.candidates) and _plans(space) == _plans(pinned):
                 return self.pinned

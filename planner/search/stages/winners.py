@@ -27,7 +27,7 @@ from planner.trainers.trainer import Task
 from planner.trainers.trust import room
 from planner.units import IntArray
 
-DIVIDED = 8
+DIVIDED = 16
 """Layouts that are divided at most: those of the least bounds."""
 PASSES = 1 << 16
 """Forward passes of one chunk in all schedules that are simulated for it; a layout that would exceed them keeps its
@@ -130,7 +130,7 @@ def _divide(
         how: Mixing = mixing if int(candidates.recompute[index]) == NONE else "alike"
         found = _refined(outcome, index, how, reached)
         if found is not None:
-            least = min(least, found.step * (1.0 - found.gap))
+            least = min(least, max(bound, found.step * (1.0 - found.gap)))
             if found.step < reached * (1.0 - WORTH):
                 known[layout] = _Entry(index, found.step, found.memory, found.prices)
                 worst = _worst(known, top)
