@@ -11,7 +11,7 @@ from planner.search.stages import runs, single
 
 STEPS = 60_000
 """Steps of simulated schedules, each of all stages and candidates at once."""
-CELLS = 500_000
+CELLS = 2_000_000
 """Choices of what stages may hold that are priced, and cells of tables that stages are cut with."""
 COMPILED = 1_000_000
 """Operations of schedules that are made ready for simulation."""
