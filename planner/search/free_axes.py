@@ -19,6 +19,7 @@ from planner.cost.operator_cost import OperatorCost, operator_cost
 from planner.cost.resharding import Conversions, FreeMesh, conversions
 from planner.cost.setting import Setting
 from planner.cost.strategies import gradient, required, written
+from planner.errors import PlannerError
 from planner.graph.operator import FOLLOWS, PER_SEQUENCE, Block, DimName, Operator, Tensor, Use
 from planner.graph.placement import (
     PARTIAL,
@@ -38,6 +39,10 @@ ROWS: DimName = "capacity"
 TOKENS: tuple[DimName, ...] = ("batch", "seq")
 SUMS: frozenset[str] = frozenset({"matmul", "lookup", "exchange", "loss"})
 """Kinds of operators whose result may be partial: sums. The others need all of what they do not write on one rank."""
+MOST = 1000
+"""Ways to assign a mesh's axes to dims, of an operator or a tensor, up to which all are looked at."""
+SURE = 3
+"""Axes of a mesh that is proposed where there are too many."""
 Rule: TypeAlias = Callable[[Use, Tensor, Operator, Split], Layout]
 
 
@@ -161,17 +166,39 @@ def strategies(s: Space, op: Operator, pin: Split | None = None) -> Strategies:
         s: the block on its mesh.
         op: one of the plain block's operators.
         pin: the one strategy that is wanted; None for all.
+
+    Raises:
+        PlannerError: there are too many (N05).
     """
     dims: tuple[DimName | None, ...] = (None, *splittable(s.plain, op))
-    choices = list(product(range(len(dims)), repeat=len(s.mesh.sizes)))
     if pin is not None:
         choices = [tuple(dims.index(pin.get(axis)) for axis in s.mesh.names)]
+    else:
+        _countable(s.mesh, len(dims), f"{op.name} can be split")
+        choices = list(product(range(len(dims)), repeat=len(s.mesh.sizes)))
     table = np.array(choices, dtype=np.int64)
     every = Strategies(op, dims, table)
     whole = np.ones(len(table), dtype=np.bool_)
     for dim, parts in every.parts(s.mesh).items():
         whole &= s.size(dim) % parts.astype(np.int64) == 0
     return Strategies(op, dims, table[whole])
+
+
+def _countable(mesh: FreeMesh, choices: int, what: str) -> None:
+    """Refuses a mesh whose axes have so many choices each that not all ways can be looked at."""
+    ways = choices ** len(mesh.sizes)
+    if ways <= MOST:
+        return
+    sizes = list(zip(mesh.names, mesh.sizes, strict=True))
+    while len(sizes) > 1 and (len(sizes) > SURE or choices ** len(sizes) > MOST):
+        at = min(range(len(sizes) - 1), key=lambda n: sizes[n][1] * sizes[n + 1][1])
+        sizes[at : at + 2] = [(sizes[at][0], sizes[at][1] * sizes[at + 1][1])]
+    fewer = ", ".join(f"{name}={size}" for name, size in sizes)
+    raise PlannerError.of(
+        "N05",
+        f"{what} in {ways:,} ways by {len(mesh.sizes)} axes; {MOST:,} are the most that are looked at.",
+        f"Join neighbouring axes, such as {fewer}.",
+    )
 
 
 def splittable(block: Block, op: Operator) -> tuple[DimName, ...]:
@@ -252,6 +279,7 @@ def stand(
     met = [asked or {}, *(writer[1] if writer else ()), *(p for r in readers for p in r[1])]
     cut = {p.dim for layout in met for p in layout.values() if isinstance(p, Shard)}
     dims = tuple(dim for dim in tensor.dims if dim in cut)
+    _countable(s.mesh, 2 + len(dims), f"{name} can lie")
     sizes, size = tuple(s.size(dim) for dim in dims), s.bytes_of(name)
     if (sizes, size) not in shared:
         shared[sizes, size] = conversions(s.mesh, dims, sizes, size)

@@ -71,7 +71,7 @@ def form_of(s: Space, wish: Wish) -> Form:
     """A block with all its strategies, conversions and weights priced.
 
     Raises:
-        PlannerError: a pin names nothing of the block (N01) or is impossible (N02).
+        PlannerError: a pin names nothing of the block (N01) or is impossible (N02), or there are too many axes (N05).
     """
     _named(wish.pins, [op.name for op in s.plain.operators], "operator")
     _named(wish.lies, list(s.block.tensors), "tensor")

@@ -89,7 +89,8 @@ def solve_block(block: Block, mesh: FreeMesh, task: Task, wish: Wish) -> Choice:
         wish: batch, memory and what is fixed.
 
     Raises:
-        PlannerError: a pin is impossible (N02) or the pins exclude each other (N03).
+        PlannerError: a pin is impossible, or nothing keeps within the memory (N02); pins exclude each other (N03); the
+            mesh has too many axes (N05).
     """
     form = form_of(space(block, mesh, task, wish.sequences, repeated=wish.repeated), wish)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from math import prod
 from time import process_time
 
 import numpy as np
@@ -10,6 +12,7 @@ import pytest
 from hypothesis import given
 
 from planner.cost.resharding import free_mesh
+from planner.errors import PlannerError
 from planner.frontends.cluster_file import read_cluster
 from planner.frontends.model_file import read_model
 from planner.graph.blocks import build_model
@@ -102,6 +105,22 @@ def test_narrowing_keeps_the_optimum(problem):
     if np.isfinite(found.value):
         choice = [k[c] for k, c in zip(left.kept, found.choice.tolist(), strict=True)]
         assert problem.cost(np.array(choice)) == pytest.approx(float(found.value))
+
+
+@pytest.mark.parametrize("name", ["llama-3-8b", "deepseek-v3"])
+@pytest.mark.parametrize("sizes", [(2, 2, 4, 4), (2,) * 6, (1,) * 12])
+def test_a_mesh_of_too_many_axes_is_refused_at_once(name, sizes):
+    """With a mesh that would do: the same chips, axes joined that lie next to each other."""
+    axes = dict(zip("abcdefghijkl", sizes, strict=False))
+    block, mesh, task = asked(name, axes)
+    with pytest.raises(PlannerError, match=rf"ways by {len(axes)} axes") as caught:
+        solve_block(block, mesh, task, Wish(sequences=16))
+    found = dict(pair.split("=") for pair in re.findall(r"\w+=\d+", str(caught.value)))
+    fewer = {axis: int(size) for axis, size in found.items()}
+    assert prod(fewer.values()) == prod(sizes)
+    if prod(sizes) == 64:
+        plan = solve_block(block, free_mesh(mesh.cluster, fewer), task, Wish(sequences=16))
+        assert plan.bound == pytest.approx(plan.seconds, rel=1e-12)
 
 
 def test_an_axis_of_one_rank_changes_nothing():
