@@ -36,6 +36,8 @@ def test_the_command_writes_a_checked_optimum(tmp_path, capsys):
     assert got["solution"] == [1, 0, 0]
     assert got["cost"] == got["lower_bound"] == 6
     assert got["status"] == "optimal"
+    assert 0 < got["found_after_seconds"] <= got["seconds"]
+    assert "numba" in got["with"]
     assert json.loads(capsys.readouterr().out)["feasible"]
 
 

@@ -78,6 +78,8 @@ class Answer:
     """No choice costs less; inf if there is none."""
     seconds: float
     """Time taken."""
+    found: float = 0.0
+    """Time after which the choice was found; what came after raised the bound."""
 
     @property
     def gap(self) -> float:
@@ -93,6 +95,8 @@ class _State:
 
     problem: Problem
     clock: Clock
+    real: Clock
+    """The same, never stopped."""
     limit: float
     effort: int
     whole: bool
@@ -101,6 +105,7 @@ class _State:
     """The core that the best choice was found in, and its choice there."""
     cost: float = np.inf
     bound: float = -np.inf
+    found: float = 0.0
     began: float = field(default_factory=time.process_time)
 
     def left(self) -> float:
@@ -112,6 +117,7 @@ class _State:
         cost = self.problem.cost(full)
         if cost < self.cost and self.problem.feasible(full):
             self.best, self.cost, self.start = full, cost, (core, choice)
+            self.found = self.real.now()
         return self.cost
 
     def raise_bound(self, value: float) -> None:
@@ -142,13 +148,13 @@ def solve(problem: Problem, *, seconds: float = 60.0, effort: int = 0, seed: int
     finite = np.concatenate([problem.costs, problem.tables])
     finite = finite[np.isfinite(finite)]
     whole = bool(np.all(finite == np.rint(finite)))
-    state = _State(problem, clock, seconds if not effort else 1.0, effort, whole)
+    state = _State(problem, clock, real, seconds if not effort else 1.0, effort, whole)
     try:
         core = presolve(problem, Deadline(clock, REDUCE_SHARE * state.limit))
         _run(state, core, seed)
     except InfeasibleError:
         state.bound = np.inf if state.best is None else state.cost
-    return Answer(state.best, state.cost, state.bound, real.now())
+    return Answer(state.best, state.cost, state.bound, real.now(), state.found)
 
 
 def _run(state: _State, core: Core, seed: int) -> None:
