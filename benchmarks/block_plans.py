@@ -39,13 +39,15 @@ def row(name: str, axes: dict[str, int]) -> str:
     size = " × ".join(map(str, axes.values()))
     return (
         f"| {name} | {size} | {middle - begin:.2f} | {end - middle:.2f} | "
-        f"{held.seconds / free.seconds - 1:.1%} | {gap:.0e} |"
+        f"{held.seconds / free.seconds - 1:.1%} | {held.fullest.operator} {held.fullest.phase}s | {gap:.0e} |"
     )
 
 
 def main() -> None:
-    print(f"| block | mesh | CPU s | … with {SHARE:.0%} of its memory | slower by | gap |")
-    print("| --- | --- | --- | --- | --- | --- |")
+    print(
+        f"| block | mesh | CPU s | … with {SHARE:.0%} of its memory | slower by | fullest | gap |"
+    )
+    print("| --- | --- | --- | --- | --- | --- | --- |")
     for name in SEQUENCES:
         for axes in MESHES:
             print(row(name, axes))

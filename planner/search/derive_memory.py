@@ -26,7 +26,7 @@ def memory_derivations(b: Breakdown) -> dict[str, Derivation]:
     }
     total = float(b.memory.total[0, b.fullest])
     kept["memory"] = Derivation(
-        meaning=f"The fullest chip, on stage {b.fullest}: the median of what runs need.",
+        meaning=f"The fullest chip, on stage {b.fullest}, {_moment(b)}: the median of what runs need.",
         formula=" + ".join(parts),
         inputs=named(parts),
         value=total,
@@ -46,6 +46,14 @@ def memory_derivations(b: Breakdown) -> dict[str, Derivation]:
         unit="B",
     )
     return kept | _host(b)
+
+
+def _moment(b: Breakdown) -> str:
+    """Where memory binds: what is there at no other moment says it."""
+    there = dict(zip(TERMS, b.memory.parts[0, b.fullest], strict=True))
+    if there["logits"] > 0:
+        return "at the loss"
+    return "while a layer runs backwards" if there["working"] > 0 else "while the optimizer steps"
 
 
 def _host(b: Breakdown) -> dict[str, Derivation]:

@@ -94,7 +94,13 @@ def solve_block(block: Block, mesh: FreeMesh, task: Task, wish: Wish) -> Choice:
     """
     form = form_of(space(block, mesh, task, wish.sequences, repeated=wish.repeated), wish)
 
+    fastest = _solved(form, None)
     limit = wish.memory_limit
+    return fastest if limit is None or fastest.memory <= limit else _solved(form, limit)
+
+
+def _solved(form: Form, limit: float | None) -> Choice:
+    """The fastest plan; within a limit, of those that keep every tensor that is saved in one layout."""
 
     def solved(trees: Trees, known: Solved | None, seconds: float) -> Solved:
         p, nodes = numbers(form, trees, keep=limit is not None)
@@ -105,7 +111,7 @@ def solve_block(block: Block, mesh: FreeMesh, task: Task, wish: Wish) -> Choice:
         return limited(asked, seconds) if known is None else proved(asked, known, seconds)
 
     readers = {one.name: len(one.readers) for one in form.stands}
-    best, bound = cheapest(readers, solved, wish.time_limit)
+    best, bound = cheapest(readers, solved, form.wish.time_limit)
     return _told(form, best, bound, keep=limit is not None)
 
 
