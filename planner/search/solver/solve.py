@@ -13,6 +13,7 @@ import numpy as np
 
 from planner.search.solver.branch import Tree, pairs_of
 from planner.search.solver.clock import Clock, Deadline
+from planner.search.solver.compiled import HAVE_NUMBA
 from planner.search.solver.decomposition import Dual, carried
 from planner.search.solver.ilp import solve_ilp
 from planner.search.solver.local import Search
@@ -24,8 +25,8 @@ from planner.units import IntArray
 
 RATE = 0.7
 """First rate at which prices follow the slope."""
-STEPS = 1200
-"""Dual steps after which a small problem's bound has settled."""
+STEPS = 1200 if HAVE_NUMBA else 120
+"""Dual steps after which a small problem's bound has settled; in plain Python the integer program beats more."""
 SMALL = 250_000
 """Allowed pairs of strategies up to which the integer program is worth its time."""
 REDUCE_SHARE = 0.4
