@@ -128,7 +128,7 @@ def limited(q: Limited, seconds: float) -> Solved:
     found = replace(found, prices=planes.prices)
     better = proved(q, found, until - time.perf_counter(), planes.rows)
     if best is None and not len(better.choice):
-        raise _too_tight(planes)
+        raise _too_tight(planes, proven=better.bound == np.inf)
     bound = max(planes.bound, better.bound)
     return replace(better if len(better.choice) else found, bound=bound)
 
@@ -194,15 +194,15 @@ def _raise_bound(planes: _Planes, until: float) -> None:
         planes.at(planes.spread(prices * scale))
 
 
-def _too_tight(planes: _Planes) -> PlannerError:
-    q = planes.q
+def _too_tight(planes: _Planes, *, proven: bool = True) -> PlannerError:
+    q, searched = planes.q, f" It was searched for {planes.seconds:g} s, not to the end."
     worst = min(planes.known, key=lambda plane: float(plane.used.max()))
     moment = q.moments[int(worst.used.argmax())]
     return PlannerError.of(
         "N02",
-        f"The block cannot keep within {show_bytes(q.limit)} a rank.",
-        f"The least found is {show_bytes(float(worst.used.max()))}, while {moment.operator} runs {moment.phase}s: "
-        "give it more, or more ranks.",
+        f"The block cannot keep within {show_bytes(q.limit)} a rank.{'' if proven else searched}",
+        f"The least found is {show_bytes(float(worst.used.max()) - q.limit)} more, while {moment.operator} runs "
+        f"{moment.phase}s: give it more, or more ranks.",
     )
 
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 import gzip
 import json
 from pathlib import Path
+from random import Random
 
+import numpy as np
 import pytest
 
-from benchmarks.iopddl import KNOWN, check, main, read
+from benchmarks.iopddl import KNOWN, check, main, read, to_problem
+from planner.search.solver.solve import solve
 
 INSTANCES = Path(__file__).parents[3] / "shared" / "facts" / "iopddl"
 SMALL = {
@@ -152,3 +155,54 @@ def test_the_smallest_instances_are_proved(letter, tmp_path):
     got = json.loads(out.read_text())
     assert got["cost"] == got["lower_bound"] == KNOWN[letter][1]
     assert check(read(path), got["solution"]) == (got["cost"], True)
+
+
+def relative(raw, random):
+    """Some neighbouring nodes of an instance, with other costs and another limit."""
+    nodes, edges = raw["nodes"], raw["edges"]
+    count = len(nodes["costs"])
+    size = random.randrange(count // 3, count + 1)
+    begin = random.randrange(count - size + 1)
+    kept = [i for i in range(begin, begin + size) if random.random() < 0.97]
+    place = {node: number for number, node in enumerate(kept)}
+    inside = [e for e, (i, j) in enumerate(edges["nodes"]) if i in place and j in place]
+    room = random.choice([0.9, 1.0, 1.1]) * random.choice([1.0, size / count])
+    return {
+        "nodes": {
+            "intervals": [nodes["intervals"][i] for i in kept],
+            "costs": [[c * random.choice([1, 1, 2]) for c in nodes["costs"][i]] for i in kept],
+            "usages": [nodes["usages"][i] for i in kept],
+        },
+        "edges": {
+            "nodes": [[place[i] for i in edges["nodes"][e]] for e in inside],
+            "costs": [edges["costs"][e] for e in inside],
+        },
+        "usage_limit": int(raw["usage_limit"] * room),
+    }
+
+
+def least_usage(raw):
+    """What every choice takes at some time at least."""
+    spans = list(zip(raw["nodes"]["intervals"], map(min, raw["nodes"]["usages"]), strict=True))
+    return max(
+        sum(u for (lo, hi), u in spans if lo <= t < hi) for t in {lo for (lo, _), _ in spans}
+    )
+
+
+@pytest.mark.parametrize("letter", ["B", "G"])
+@pytest.mark.parametrize("seed", range(3))
+def test_relatives_of_an_instance_are_solved(letter, seed):
+    path = INSTANCES / f"asplos-2025-iopddl-{letter}.json.gz"
+    if not path.exists():
+        pytest.skip("the contest's instances are not here")
+    raw = relative(read(path), Random(seed))
+    problem = to_problem(raw)
+    one, again = (solve(problem, effort=1) for _ in range(2))
+    assert (one.cost, one.bound) == (again.cost, again.bound)
+    if one.choice is None:
+        assert one.bound == np.inf
+        assert least_usage(raw) > raw["usage_limit"]
+        return
+    assert np.array_equal(one.choice, again.choice)
+    assert check(raw, one.choice.tolist()) == (one.cost, True)
+    assert 0.98 * one.cost <= one.bound <= one.cost
