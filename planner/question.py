@@ -36,6 +36,7 @@ OBJECTIVES = ("step-time", "cost-per-token", "fewest-chips", "pareto")
 Part = TypeVar("Part")
 Setting = TypeVar("Setting", int, str, int | str)
 MOST_SEQ = 2**27
+MOST_BATCH = 10**9
 _TOKENS = re.compile(r"^([0-9]{1,18}(?:\.[0-9]+)?)\s*([KMG]?)\s*tok(?:ens)?$", re.IGNORECASE)
 _COUNT = re.compile(r"[0-9]{1,18}")
 
@@ -348,9 +349,9 @@ def _sequences(batch: int | str, seq: int) -> int:
                 )
             batch = tokens // seq
     count = int(batch)
-    if not 0 < count <= 10**9:
+    if not 0 < count <= MOST_BATCH:
         raise PlannerError.of(
-            "B03", f"global batch {batch} is no number of sequences.", "It is 1 or more."
+            "B03", f"global batch {batch} is no number of sequences.", f"It is 1 to {MOST_BATCH:,}."
         )
     return count
 

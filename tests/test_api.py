@@ -443,6 +443,12 @@ def test_odd_questions(facts):
     answered(Question(**facts))
 
 
+@pytest.mark.parametrize("batch", [0, -1, 10**9 + 1, 10**18])
+def test_a_batch_out_of_range_is_told_the_range(batch):
+    with pytest.raises(PlannerError, match=r"It is 1 to 1,000,000,000\."):
+        plan(Question(model="gpt2", cluster="h100-sxm:8", global_batch=batch))
+
+
 @pytest.mark.parametrize(
     ("batch", "near"), [("10tok", "1."), ("3Ktok", "1 or 2."), ("5Ktok", "2 or 3.")]
 )

@@ -44,6 +44,11 @@ def _check(limits: Limits, view: View, shape: Shape) -> None:
     d = view.degrees
     offloads(limits, view)
     schedules(limits, view, "1f1b", "gpipe", "interleaved", "zbv")
+    limits.refuse(
+        d.recompute == "selective",
+        "selective recompute: what the parts of a layer are called is the script's own",
+        f"--to mindformers, or {pinned('recompute=none')}, or recompute=full",
+    )
     any_level(limits, view, (0, 1, 3))
     limits.refuse(
         not all(block.tensors for block in view.plan.blocks),

@@ -165,7 +165,9 @@ def _written(plan: Plan, found: Target) -> list[File]:
     words = f"chips of {listed(vendors, 'and')} in one job"
     limits.refuse(len(vendors) > 1, words, "a plan for one of the pools")
     mixed = plan.degrees.recompute == "mixed" and not found.mixes
-    limits.refuse(mixed, "layers that differ in what they recompute", pinned("recompute=full"))
+    able = [f"--to {t.name}" for t in TARGETS if t.mixes and plan.trainer in t.trainers]
+    closest = listed([*able, pinned("recompute=full")])
+    limits.refuse(mixed, "layers that differ in what they recompute", closest)
     if not found.any_strategy:
         _only_roles(plan, limits, found.holds)
     d = plan.degrees

@@ -42,7 +42,8 @@ def _chosen(plan: Plan, found: LeftOpen) -> list[str]:
         pieces.append("recompute layer by layer")
     layers = plan.degrees.layers
     if layers and DIVISION[0] in found.chosen:
-        pieces.append(f"{min(layers)} to {max(layers)} layers a chunk")
+        fewest, most = min(layers), max(layers)
+        pieces.append(f"{fewest}{f' to {most}' if most > fewest else ''} layers a chunk")
     return pieces
 
 

@@ -51,6 +51,12 @@ def test_other_formats_refuse_layers_that_differ(to):
     assert any("differ in what they recompute" in str(fault) for fault in error.value.faults)
 
 
+def test_the_format_of_the_same_trainer_that_holds_them_is_named():
+    plan = stated("llama-3-8b", "a910b:32", "mindspore", ASCEND)
+    with pytest.raises(PlannerError, match=r"--to mindformers or .*recompute=full"):
+        export(plan, "mindspore")
+
+
 def test_megatron_refuses_numbers_of_its_own_for_every_stage():
     plan = stated("llama-3-8b", "a910b:32", "mindspore", ASCEND)
     with pytest.raises(PlannerError) as error:

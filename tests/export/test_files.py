@@ -97,6 +97,7 @@ def test_what_cannot_be_held_is_refused_with_the_nearest(to: str) -> None:
         ("uneven", "maxtext", "stages of 5, 5, 5, 6, 6, 5 layers", "pp=4"),
         ("ring", "galvatron", "cp 2", "cp=1"),
         ("latent", "mindspore", "the parameters of deepseek-v3", "mindformers"),
+        ("ascend-selective", "mindspore", "selective recompute", "mindformers"),
         ("titan-hybrid", "galvatron", "ZeRO-3 over 8 of 32", "shard-group=32"),
         ("titan-stages", "megatron", "recompute of", "recompute=none"),
         ("titan-v", "megatron", "the schedule zbv", "schedule=1f1b"),

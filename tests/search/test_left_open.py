@@ -89,6 +89,12 @@ def test_the_defaults_stand_beside_it():
     assert "- Left open: mbs=" in render_markdown(found)
 
 
+def test_one_length_of_chunks_is_no_range():
+    page = " ".join(plain(render(price(LLAMA, {"tp": 1, "pp": 1}))).split())
+    assert "32 layers a chunk" in page
+    assert "to 32 layers" not in page
+
+
 def test_a_whole_layout_is_one_layout():
     whole = layout_of(price(LLAMA, DEGREES).degrees)
     found = price(LLAMA, whole)
