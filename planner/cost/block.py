@@ -36,6 +36,11 @@ FAMILIES = ("tp", "cp", "ep")
 SUMS = ("all-reduce", "reduce-scatter")
 UNLAUNCHED = frozenset({"layout", "residual_dropout"})
 """Tags of operators that start no kernel of their own: views, and dropout in the kernel that adds the residual."""
+SORTED = 4.0
+"""Launches of an exchange of tokens with experts, over those of another operator, where no fused dispatcher does it: it
+counts, sorts and indexes tokens in some eighteen small kernels on the way there and six on the way back, gathers the
+counts of all ranks and sends the routing weights apart. Source: Megatron-Core, token_dispatcher.py (all-to-all) and
+moe_utils.py, with an operator of 106 us against some 12 us for each of these kernels."""
 BLOCKED = 2.5
 """How many times longer the host takes for what it launches where it waits for every kernel: for each to start and end
 too. Source: 69 of BLOOM's layouts that are not among the measured runs (bigscience, chronicles-prequel.md, 12,288 to
@@ -246,7 +251,7 @@ def _launches(s: Setting, form: Structure, tags: frozenset[str], phase: Phase) -
     """
     again = repeated(form.block, tags)
     started = (
-        again[op.name] * _launched(op, phase)
+        again[op.name] * _launched(s, op, phase)
         for op in form.block.operators
         if not op.tags & UNLAUNCHED
     )
@@ -257,11 +262,13 @@ def _launches(s: Setting, form: Structure, tags: frozenset[str], phase: Phase) -
     return count
 
 
-def _launched(op: Operator, phase: Phase) -> float:
-    """Share of its usual launches: backwards half where a weight is frozen, none where nothing runs backwards."""
+def _launched(s: Setting, op: Operator, phase: Phase) -> float:
+    """Launches of an operator: backwards half where a weight is frozen, none where nothing runs backwards."""
+    sorts = op.kind == "exchange" and not s.task.trainer.sends_once
+    count = SORTED if sorts else 1.0
     if phase == "forward":
-        return 1.0
-    return op.backward / 2.0 if op.kind == "matmul" else float(op.backward > 0.0)
+        return count
+    return op.backward / 2.0 if op.kind == "matmul" else count * float(op.backward > 0.0)
 
 
 def _launching(s: Setting, chip: Array, host: Array, wait: Array | float) -> Array:

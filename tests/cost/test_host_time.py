@@ -9,7 +9,7 @@ import pytest
 
 from planner.candidates import Candidates, single
 from planner.cost import kernels
-from planner.cost.block import BLOCKED, BlockCost, block_cost, block_structure
+from planner.cost.block import BLOCKED, SORTED, BlockCost, block_cost, block_structure
 from planner.cost.setting import axis_members, setting
 from planner.cost.states import state_cost
 from planner.question import Question, understand
@@ -41,6 +41,22 @@ def test_a_block_takes_no_less_than_its_launches() -> None:
     assert slow.recompute["none"][0] == 0
     assert 0 < fast.forward[0] < slow.forward[0]
     assert fast.recompute["full"][0] == pytest.approx(fast.forward[0])
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_exchanges_of_tokens_launch_several_kernels_unless_one_does_it_all(fused: bool) -> None:
+    question = understand(
+        Question(model="mixtral-8x7b", cluster="h100-sxm:16", trainer="megatron", global_batch=16)
+    ).task
+    overhead = replace(question.trainer.overhead, operator=HOST)
+    trainer = replace(question.trainer, overhead=overhead, sends_once=fused)
+    found = layer(replace(question, trainer=trainer), single(dp=16, shard_group=16))
+    operators = question.model.blocks[0].operators
+    exchanges = sum(op.kind == "exchange" for op in operators)
+    assert exchanges == 2
+    launches = len(operators) + (0 if fused else (SORTED - 1) * exchanges)
+    assert found.forward[0] == pytest.approx(HOST * launches)
+    assert found.backward[0] == pytest.approx(2 * HOST * launches)
 
 
 def test_launches_add_to_compute_where_the_host_waits_for_every_kernel() -> None:
