@@ -9,8 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from planner.candidates import single
 from planner.cost import kernels
+from planner.cost.operator_cost import operator_cost
+from planner.cost.setting import setting
 from planner.frontends.cluster_file import read_chip
+from planner.question import Question, understand
 from tests.cost.blocks import chip_of
 from tests.search.problems import chips, examples, log_floats
 
@@ -150,3 +154,17 @@ def test_arrays_are_priced_as_one_by_one(chip, count):
         assert together[i] == pytest.approx(one, rel=1e-12)
         flash = kernels.attention(chip, "bf16", size[i], m[i], k[i])
         assert flashes[i] == pytest.approx(flash, rel=1e-12)
+
+
+def test_the_head_runs_in_wide_rows_where_the_recipe_quantises_the_others() -> None:
+    asked = Question(model="llama-3-8b", cluster="h100-sxm:8", trainer="megatron", global_batch=8)
+    rows = single(dp=8, shard_group=8)
+
+    def seconds(precision: str, block: str) -> float:
+        task = understand(replace(asked, precision=precision)).task
+        where = getattr(task.model, block) if block == "head" else task.model.blocks[0]
+        product = next(op for op in where.operators if op.kind == "matmul")
+        return float(operator_cost(setting(task, rows), where, product, {}).forward.max())
+
+    assert seconds("fp8", "head") == seconds("bf16", "head")
+    assert seconds("fp8", "layer") < seconds("bf16", "layer")
