@@ -41,7 +41,9 @@ def generation_name(software: Software, traits: Mapping[str, Json]) -> str:
     if name == "megatron-deepspeed":
         return name if traits["before_2023"] else "megatron-deepspeed-2023"
     if name == "aleph":
-        return "aleph" if traits["norm_kernel"] else "aleph-plain-norm"
+        if traits["norm_kernel"]:
+            return name
+        return "aleph-eager" if traits["eager_scores"] else "aleph-plain-norm"
     if name == "torchtitan":
         if not traits["compiled"]:
             return "torchtitan-eager"
@@ -50,7 +52,8 @@ def generation_name(software: Software, traits: Mapping[str, Json]) -> str:
         return "mindspeed-mc2" if overlapped else "mindspeed"
     if name in ("megatron-core", "nemo", "unknown") and software.trainer.name == "megatron":
         return "megatron-core-overlap" if overlapped else "megatron-core"
-    if software.trainer.name == "fsdp" and name not in ("foundry", "deepspeed", "alpa-dp"):
+    own = ("foundry", "deepspeed", "alpa-dp", "alpa-heuristic")
+    if software.trainer.name == "fsdp" and name not in own:
         return "fsdp-flash-1" if software.attention == "flash-1" else "fsdp"
     return name
 

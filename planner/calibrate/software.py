@@ -78,7 +78,7 @@ FAMILIES: tuple[tuple[str, Software], ...] = (
     ),
     (
         r"alpa.*heuristic",
-        replace(_ALPA, trainer=FSDP, name="alpa-dp", sharding=3, experts_over_data=False),
+        replace(_ALPA, trainer=FSDP, name="alpa-heuristic", sharding=3, experts_over_data=False),
     ),
     (r"alpa", _ALPA),
     (r"internevo", Software(name="internevo", trainer=MEGATRON, attention="flash-2")),

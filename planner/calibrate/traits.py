@@ -35,6 +35,7 @@ def traits_of(run: Run, software: Software) -> dict[str, Json]:
         "software": software.name,
         "attention": software.attention,
         "norm_kernel": "rms kernel" in str(run.parallel.other("kernel") or "").lower(),
+        "eager_scores": run.parallel.other("kernel") == "torch",
         "tp_overlap": any(
             w in overlap for w in ("tp comm", "userbuffers", "async tp", "mc2", "tp_comm")
         )

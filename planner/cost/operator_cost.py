@@ -51,10 +51,17 @@ def operator_cost(s: Setting, block: Block, op: Operator, split: Split) -> Opera
     elif op.kind == "loss":
         forward, backward = _loss_seconds(s, s.elements(block, op.dims, split))
     else:
-        passes = s.task.trainer.overhead.memory_passes if op.kind == "memory" else 1.0
+        passes = _passes(s, op) if op.kind == "memory" else 1.0
         forward = kernels.memory_pass(chip, passes * size)
         backward = (op.backward if op.kind == "memory" else 1.0) * forward
     return OperatorCost(forward=forward, backward=backward, flops=flops, size=size)
+
+
+def _passes(s: Setting, op: Operator) -> float:
+    """Bytes that a memory-bound operator moves over what the graph says."""
+    overhead = s.task.trainer.overhead
+    of_scores = overhead.score_passes if "core" in op.tags else None
+    return overhead.memory_passes if of_scores is None else of_scores
 
 
 def _widened_seconds(s: Setting, block: Block, op: Operator, split: Split) -> Array | float:

@@ -19,7 +19,7 @@ from planner.cost.partition import block_counts, even_cut, stages_of
 from planner.cost.sends import Sends, sends
 from planner.cost.setting import axis_members
 from planner.cost.shared_ends import with_shared_ends
-from planner.cost.states import StateCost, state_cost
+from planner.cost.states import StateCost, regathered, state_cost
 from planner.cost.table import BlockTable, block_table
 from planner.hardware.chip import Chip
 from planner.hardware.pools import blended
@@ -257,6 +257,7 @@ def state_seconds(p: Prices) -> tuple[Array, Array]:
         p.each(values)[..., None]
         for values in (p.states.each_forward, p.states.each_backward, p.states.frozen_gather)
     )
+    each_b = each_b + each_f * regathered(p.task, p.rows)[:, None]
     frozen = (gather * p.frozen).sum(axis=0)
     return (
         each_f[0] * dense + each_f[1] * expert + frozen,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner.candidates import Candidates
+from planner.candidates import RECOMPUTE, Candidates
 from planner.cost.collectives import collective
 from planner.cost.optimizers import orthogonal_seconds
 from planner.cost.setting import axis_strides
@@ -139,6 +139,12 @@ def temporary_bytes(task: Task) -> float:
 def shard_ranks(rows: Candidates) -> Array:
     """Ranks over which states are sharded: of dense and of expert weights; ``(2, n)``."""
     return np.stack([rows.shard_group, shard_ranks_expert(rows)]).astype(np.float64)
+
+
+def regathered(task: Task, rows: Candidates) -> BoolArray:
+    """Whether sharded weights are gathered once more, for what runs again."""
+    full = rows.recompute == RECOMPUTE.index("full")
+    return np.asarray(task.trainer.regathers & (rows.sharding == WEIGHTS) & full)
 
 
 def _accumulates(task: Task, rows: Candidates) -> BoolArray:

@@ -121,6 +121,8 @@ class Overhead:
     twice that."""
     memory_passes: float
     """Bytes moved by memory-bound operators over what the graph says (fusion below 1, eager code above)."""
+    score_passes: float | None = None
+    """The same of what passes over unfused scores of attention, where one kernel does or many do; None for the same."""
     jitter: float
     """Share by which a pipeline's steady state is slower than its parts."""
     accumulation: float = 0.0
@@ -193,6 +195,8 @@ class Trainer:
     """Bytes of a gradient as it is reduced once a step; None where as it is kept."""
     reduces_whole: bool = False
     """Under optimizer sharding every rank gets all reduced gradients (an all-reduce), not only its part."""
+    regathers: bool = False
+    """Weights that are sharded are gathered for full recompute and again for the backward pass, not once for both."""
     bucket_per_rank: float = 0.0
     """Bytes by which messages of gradient reductions grow with every data rank."""
     loss: str = "fused"

@@ -7,13 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from planner.calibrate.as_run import as_run
+from planner.calibrate.as_run import as_run, generation_name
 from planner.calibrate.row_task import case_of
 from planner.candidates import single
 from planner.cost import kernels
 from planner.cost.block import block_cost
 from planner.cost.collectives import collective
-from planner.cost.prices import accumulation_seconds, block_seconds, prices
+from planner.cost.prices import accumulation_seconds, block_seconds, prices, state_seconds
 from planner.cost.setting import axis_members, setting
 from planner.cost.states import BUCKET, state_cost
 from planner.frontends.cluster_file import read_cluster
@@ -61,6 +61,56 @@ def test_gradients_are_added_in_a_pass_where_micro_batches_follow_one_another() 
     fused = block_seconds(prices(task(), many))
     assert np.allclose(block_seconds(p)[1] - fused[1], accumulation_seconds(p))
     assert np.allclose(block_seconds(p)[0], fused[0])
+
+
+def test_weights_may_be_gathered_once_more_for_recompute() -> None:
+    """Only where they are sharded and all runs again: once a micro-batch and block, behind nothing."""
+    exposed = replace(task().trainer.overlap, weights=1.0)
+    once, twice = (task(overlap=exposed, regathers=again) for again in (False, True))
+    for sharding, recompute, gathers in ((3, 2, 1.0), (3, 1, 0.0), (3, 0, 0.0), (2, 2, 0.0)):
+        rows = single(dp=16, sharding=sharding, recompute=recompute)
+        (forward, backward), (same, more) = (block_seconds(prices(q, rows)) for q in (once, twice))
+        gather = state_seconds(prices(once, rows))[0]
+        assert np.allclose(more - backward, gathers * gather, rtol=1e-9, atol=1e-15)
+        assert np.array_equal(forward, same)
+        assert (gather.max() > 0.0) == (sharding == 3)
+
+
+def test_passes_over_scores_are_counted_apart_from_other_passes() -> None:
+    """Six where torch runs a masked softmax in fp32, one and its mask where one kernel does: 10 bytes a score each."""
+    model = model_of(Attention(heads=8, kv_heads=8, head_dim=64), Mlp(width=1024), 512, fused=False)
+    question = task_of(model, "megatron", 8)
+
+    def seconds(passes: float | None) -> tuple[np.ndarray, np.ndarray]:
+        held = replace(question.trainer.overhead, operator=0.0, memory_passes=2.0)
+        overhead = replace(held, score_passes=passes)
+        q = replace(question, trainer=replace(question.trainer, overhead=overhead))
+        return block_seconds(prices(q, single(dp=8)))
+
+    chip, recipe = question.cluster.chip, question.recipe
+    scores = 8 * recipe.seq**2 / (chip.memory_bandwidth * chip.memory_efficiency)
+    (forward, backward), (more, most) = seconds(1.0), seconds(6.0)
+    assert (more - forward)[0, 1] == pytest.approx(5.0 * 4.0 * scores)
+    assert (most - backward)[0, 1] == pytest.approx(5.0 * 6.0 * scores)
+    assert np.array_equal(seconds(None)[0], seconds(2.0)[0])
+
+
+@pytest.mark.parametrize(
+    ("framework", "kernel", "name"),
+    [
+        ("AA-Scaling", "torch", "aleph-eager"),
+        ("AA-Scaling", "fused", "aleph-plain-norm"),
+        ("AA-Scaling", "flash_attention2 + RMS kernel", "aleph"),
+        ("Alpa (JAX) zero_3", None, "alpa-dp"),
+        ("Alpa (JAX) heuristic", None, "alpa-heuristic"),
+    ],
+)
+def test_software_is_told_apart_by_what_rows_name(
+    framework: str, kernel: str | None, name: str
+) -> None:
+    case = case_of(run(parallel={"framework": framework, "kernel": kernel, "zero": None}))
+    assert generation_name(case.software, case.traits) == name
+    assert as_run(case.software, case.traits).regathers == (name == "alpa-dp")
 
 
 @pytest.mark.parametrize("tp", [2, 8, 16])
