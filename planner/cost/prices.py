@@ -169,7 +169,7 @@ def prices(
         key=key,
         states=offloaded(task, meshes, state_cost(task, meshes, where)),
         mesh=index,
-        sends=sends(task, rows, table.stream[key], lies),
+        sends=sends(task, rows, table, key, lies),
         micro_batches=rows.num_micro_batches(task.recipe.global_batch),
     )
 
@@ -306,7 +306,7 @@ def _step_bound(p: Prices, forward: Array, backward: Array, least: Array) -> Arr
     room = (total_forward + total_backward) / stages
     exposed = np.maximum(share * once, once - room)
     overhead = task.trainer.overhead
-    return np.asarray(makespan * jitter(p) + exposed + update + overhead.step)
+    return np.asarray(makespan * jitter(p) + exposed + update + p.sends.ends + overhead.step)
 
 
 def mean_states(p: Prices) -> tuple[Array, Array]:

@@ -1,4 +1,4 @@
-"""What it costs to hand a micro-batch from one pipeline stage to the next.
+"""What stages of a pipeline hand to one another: micro-batches, and gradients of a table that both ends have.
 
 Stages that follow one another may share a node: each boundary is charged the level that it crosses. All chips of a
 stage send at the same time; where its node has other stages too, they have a shared network card for themselves.
@@ -7,13 +7,15 @@ stage send at the same time; where its node has other stages too, they have a sh
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from planner.candidates import SCHEDULES, Candidates
 from planner.cost.collectives import collective
 from planner.cost.setting import axis_strides
+from planner.cost.states import state_bytes
+from planner.cost.table import BlockTable
 from planner.graph.placement import AxisName
 from planner.trainers.trainer import Task
 from planner.units import Array, IntArray
@@ -31,6 +33,8 @@ class Sends:
     """How the stages lie on the levels (:func:`planner.hardware.mesh.members`)."""
     exchange: Array
     """Seconds of the host at every exchange that stages wait for; not a number where they wait for none; ``(n,)``."""
+    ends: Array
+    """Seconds in which first and last stage sum the gradients of tables that both have, once a step; ``(n,)``."""
 
     def take(self, index: IntArray) -> Sends:
         """The same for some of the candidates."""
@@ -39,12 +43,13 @@ class Sends:
             self.hidden[:, index],
             self.members[:, index],
             self.exchange[index],
+            self.ends[index],
         )
 
     def free(self) -> Sends:
         """The same where no send delays anybody."""
         none = np.full_like(self.exchange, np.nan)
-        return Sends(np.zeros_like(self.exposed), self.hidden, self.members, none)
+        return replace(self, exposed=np.zeros_like(self.exposed), exchange=none)
 
     @property
     def least(self) -> Array:
@@ -96,18 +101,24 @@ def sent_bytes(task: Task, rows: Candidates, stream: Array) -> Array:
 
 
 def sends(
-    task: Task, rows: Candidates, stream: Array, members: Mapping[AxisName, IntArray]
+    task: Task,
+    rows: Candidates,
+    table: BlockTable,
+    key: IntArray,
+    members: Mapping[AxisName, IntArray],
 ) -> Sends:
     """Price the sends of all candidates over every level.
 
     Args:
         task: the question.
         rows: the candidates.
-        stream: bytes of the residual stream on one rank; ``(n,)``.
+        table: their blocks.
+        key: each candidate's row in the table.
         members: of pp and tp at each level.
 
     Source: scattered sends: Narayanan et al. 2021 (arXiv 2104.04473), section 4.1.
     """
+    stream = table.stream[key]
     size, gather = sent_bytes(task, rows, stream), np.zeros_like(stream)
     if task.trainer.scatters_sends:
         whole = collective("all-gather", stream, members["tp"], task.cluster)
@@ -119,8 +130,28 @@ def sends(
     share, exchange = task.trainer.overlap.sends, task.trainer.overhead.exchange
     waits = (rows.schedule == SCHEDULES.index("interleaved")) & (rows.pp > 1)
     return Sends(
-        share * seconds,
-        max(0.0, 1.0 - share) * seconds,
-        members["pp"],
-        np.where(waits, np.nan if exchange is None else exchange, np.nan),
+        exposed=share * seconds,
+        hidden=max(0.0, 1.0 - share) * seconds,
+        members=members["pp"],
+        exchange=np.where(waits, np.nan if exchange is None else exchange, np.nan),
+        ends=_between_ends(task, rows, shared_bytes(task, table, key), members["pp"]),
     )
+
+
+def shared_bytes(task: Task, table: BlockTable, key: IntArray) -> Array:
+    """Bytes of gradients on a rank of tables that the embedding has and a block of the last stage too; ``(n,)``."""
+    return np.asarray(table.tied[0, key].sum(axis=-1) * state_bytes(task).gradients)
+
+
+def _between_ends(task: Task, rows: Candidates, size: Array, members: IntArray) -> Array:
+    """Seconds of an all-reduce between a rank of the first stage and its like of the last; none in a V, which has both.
+
+    Source: Megatron-Core 0.19 finalize_model_grads: after the data ranks have reduced, before the optimizer, nothing
+    beside it.
+    """
+    apart = (rows.pp > 1) & ~rows.folded & (size > 0)
+    if not apart.any():
+        return np.zeros(len(rows))
+    reached = np.cumprod(members, axis=0) == rows.pp
+    pair = np.where(reached & (np.cumsum(reached, axis=0) == 1), 2, 1)
+    return np.where(apart, collective("all-reduce", size, pair, task.cluster), 0.0)

@@ -130,11 +130,11 @@ def schedule_costs(p: Prices, times: StageTimes) -> tuple[Array, Array, Array, A
 
 
 def step_seconds(p: Prices, times: StageTimes, makespan: Array) -> Array:
-    """The step from its makespan: pipeline jitter, the slowest stage's states and update, overhead."""
+    """The step from its makespan: pipeline jitter, the slowest stage's states and update, tables of both ends, overhead."""
     overhead = p.task.trainer.overhead
     jitter = 1.0 + overhead.jitter if times.blocks.shape[0] > 1 else 1.0
     after = (times.exposed_states + times.update).max(axis=1)
-    return np.asarray(makespan * jitter + after + overhead.step)
+    return np.asarray(makespan * jitter + after + p.sends.ends + overhead.step)
 
 
 def memory_of_stages(p: Prices, blocks: Counts) -> StageMemory:

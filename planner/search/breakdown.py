@@ -155,7 +155,7 @@ def _step_terms(p: Prices, times: StageTimes, makespan: float, unsent: float) ->
         "recompute": m * float(counts @ table.recompute[mode, key]),
         "weights": m * (_exposed_gathers(p, counts) - moved),
         "offload": m * moved + away,
-        "gradients": float(times.exposed_states[0, last]),
+        "gradients": float(times.exposed_states[0, last] + p.sends.ends[0]),
         "other": float(times.update[0, last]) - away + p.task.trainer.overhead.step,
         "jitter": makespan * jitter,
         "bubble": unsent - m * float(busy[stage]),

@@ -102,12 +102,16 @@ def _once(b: Breakdown) -> Derivations:
         b,
         "gradients",
         "Reducing gradients and gathering updated weights once a step: the trainer's exposed share, or what one "
-        "micro-batch is too short to hide.",
-        "max(exposed_share * traffic, traffic - room)",
+        "micro-batch is too short to hide, and then those of a table that the first and the last stage have.",
+        "max(exposed_share * traffic, traffic - room) + tables",
         source=trainer.overlap.source,
         exposed_share=_count(trainer.overlap.gradients, f"of {trainer.name}"),
         traffic=_seconds(once, f"all of it, on stage {last}"),
         room=_seconds(room, "one micro-batch of that stage"),
+        tables=_seconds(
+            float(b.prices.sends.ends[0]),
+            "an all-reduce between both ends; 0 where they share no table",
+        ),
     )
     other = _derived(
         b,

@@ -13,7 +13,6 @@ from planner.cost.block import (
     move_bytes,
     move_seconds,
 )
-from planner.cost.collectives import send
 from planner.cost.operator_cost import OperatorCost, operator_cost
 from planner.cost.prices import Prices, block_seconds, without_cut
 from planner.cost.saved import recomputed, repeated, saved_tensor_bytes, saved_tensors
@@ -200,8 +199,8 @@ def _between_ends(p: Prices, block: Block, column: int) -> Iterator[Collective]:
         axis="pp",
         phase="gradient",
         bytes=size,
-        seconds=float(send(size, p.sends.members[:, :1], p.task.cluster)[0]),
-        exposed=0.0,
+        seconds=float(p.sends.ends[0]),
+        exposed=float(p.sends.ends[0]),
     )
 
 

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
 from planner.candidates import SCHEDULES, single
+from planner.cost.collectives import collective
 from planner.cost.memory import TERMS
-from planner.cost.prices import prices
-from planner.cost.step import memory_of_stages, stage_times
+from planner.cost.prices import any_step_bound, prices, step_bound
+from planner.cost.step import exact, memory_of_stages, stage_times, tight_bound
 from planner.graph.architecture import Attention, Mlp
-from tests.cost.blocks import model_of, task_of
+from tests.cost.blocks import cluster_of, level_of, model_of, task_of
 
 HIDDEN, VOCAB = 64, 1024
 TABLE = HIDDEN * VOCAB
 
 
-def priced(facts, **layout):
-    attention = Attention(heads=4, kv_heads=4, head_dim=16)
+def priced(facts, *, chips=0, levels=(), **layout):
+    attention = Attention(heads=8, kv_heads=8, head_dim=16)
     model = model_of(attention, Mlp(width=128), 64, layers=4, vocab=VOCAB, **facts)
-    task = task_of(model, chips=layout.get("pp", 1) * layout.get("dp", 1), global_batch=8)
+    chips = chips or layout.get("pp", 1) * layout.get("dp", 1)
+    task = replace(task_of(model, global_batch=8), cluster=cluster_of(chips, *levels))
     row = single(sharding=0, **layout)
     return model, prices(task, row)
 
@@ -60,3 +65,46 @@ def test_its_gradient_is_reduced_once():
     other, _ = priced({"tied": False})
     assert seconds(True) < seconds(False)
     assert other.num_params == model.num_params + TABLE
+
+
+CHIPS = (level_of(8, name="node", bandwidth=4e11), level_of())
+
+
+@pytest.mark.parametrize(("pp", "tp", "level"), [(4, 2, 0), (2, 1, 0), (4, 4, 1), (2, 8, 1)])
+def test_both_ends_sum_its_gradient_once_a_step(pp, tp, level):
+    """One all-reduce of fp32 between two ranks over the link that first and last stage have to one another."""
+    p = priced({"tied": True}, pp=pp, tp=tp, chips=16, levels=CHIPS)[1]
+    pair = np.array([[2 if level == n else 1] for n in range(2)])
+    size = 4.0 * TABLE / tp
+    assert p.sends.ends == pytest.approx(
+        collective("all-reduce", size, pair, p.task.cluster), rel=1e-12
+    )
+    link = CHIPS[level]
+    slope = (size + np.sqrt(link.ramp_bytes * size)) / link.achieved
+    assert p.sends.ends[0] == pytest.approx(slope + 2 * link.latency, rel=1e-9)
+
+
+def test_it_is_part_of_the_step_and_of_its_bounds():
+    apart, p = priced({"tied": False}, pp=4)[1], priced({"tied": True}, pp=4)[1]
+    ends = p.sends.ends[0]
+    assert ends > 0
+    assert exact(p).step - exact(apart).step == pytest.approx(ends, rel=1e-9)
+    for bound in (step_bound, any_step_bound, tight_bound):
+        assert bound(p) - bound(apart) == pytest.approx(ends, rel=1e-9)
+        assert bound(p) <= exact(p).step
+
+
+@pytest.mark.parametrize(
+    ("facts", "layout"),
+    [
+        ({"tied": False}, {"pp": 4}),
+        ({"tied": True}, {"pp": 1, "dp": 4}),
+        ({"tied": True}, {"pp": 2, "vpp": 2, "schedule": SCHEDULES.index("zbv")}),
+    ],
+)
+def test_nothing_is_summed_where_no_table_is_on_two_stages(facts, layout):
+    assert priced(facts, **layout)[1].sends.ends.tolist() == [0.0]
+
+
+def test_a_module_that_looks_further_shares_the_embedding():
+    assert priced({"mtp": 1}, pp=2)[1].sends.ends == priced({"tied": True}, pp=2)[1].sends.ends

@@ -68,7 +68,17 @@ def placed(site: Site, row: Candidates, seats: Seats, known: Sequence[Prices] = 
     stands[seats.of_stage, np.arange(pp)] = True
     exposed, hidden = _boundaries(site, parts, seats)
     chips = tuple(int(count) for count in stands.sum(axis=1) * int(row.ranks[0]) // pp)
-    return replace(parts[seats.pools[0]], mix=Mix(parts, stands, exposed, hidden, chips))
+    first = parts[seats.pools[0]]
+    own = replace(first.sends, ends=_ends(site, parts, seats))
+    return replace(first, sends=own, mix=Mix(parts, stands, exposed, hidden, chips))
+
+
+def _ends(site: Site, parts: Sequence[Prices], seats: Seats) -> Array:
+    """Seconds of tables that the first and the last stage have: within a pool, or over the link between theirs."""
+    first, last = seats.pools[0], seats.pools[-1]
+    if first == last:
+        return _sends(site.tasks[first], parts[first], sum(seats.stages)).ends
+    return np.maximum(*(_linked(site, parts, end).ends for end in (first, last)))
 
 
 def _boundaries(site: Site, parts: Sequence[Prices], seats: Seats) -> tuple[Array, Array]:
@@ -92,18 +102,26 @@ def _over(site: Site, parts: Sequence[Prices], pool: int, after: int) -> tuple[f
     """Exposed and hidden seconds of a send from one pool to another, as the slower of both ends sees it."""
     ends = []
     for end in (pool, after):
-        cluster = site.tasks[end].cluster
-        linked = replace(cluster, levels=(*cluster.levels, site.link))
-        task = replace(site.tasks[end], cluster=linked)
-        found = _sends(task, parts[end], 2)
+        found = _linked(site, parts, end)
         ends.append((float(found.exposed[-1, 0]), float(found.hidden[-1, 0])))
     return max(end[0] for end in ends), max(end[1] for end in ends)
+
+
+def _linked(site: Site, parts: Sequence[Prices], pool: int) -> Sends:
+    """What a pool's rank and one of another pool send to one another."""
+    cluster = site.tasks[pool].cluster
+    task = replace(site.tasks[pool], cluster=replace(cluster, levels=(*cluster.levels, site.link)))
+    row = replace(parts[pool].rows, pp=np.array([2]))
+    apart = np.ones((len(task.cluster.levels), 1), dtype=np.int64)
+    apart[-1] = 2
+    where = {**axis_members(task, row), "pp": apart}
+    return sends(task, row, parts[pool].table, parts[pool].key, where)
 
 
 def _sends(task: Task, part: Prices, stages: int) -> Sends:
     """What sends cost between so many stages of one pool."""
     row = replace(part.rows, pp=np.array([stages]))
-    return sends(task, row, part.table.stream[part.key], axis_members(task, row))
+    return sends(task, row, part.table, part.key, axis_members(task, row))
 
 
 def spread(site: Site, row: Candidates) -> Prices:

@@ -57,7 +57,7 @@ def refine(
     one = Single if p.mix is None else OnPools
     overhead = p.task.trainer.overhead
     jitter = 1.0 + overhead.jitter * (pp > 1)
-    longest = (reached - overhead.step) / jitter
+    longest = (reached - overhead.step - float(p.sends.ends[0])) / jitter
     search = (Chunked if vpp > 1 or pp == 1 else one)(wide, mixing, limit)
     best, least = None, np.inf
     for cut, gap in search.cuts(longest):

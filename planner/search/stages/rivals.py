@@ -42,7 +42,7 @@ def least_steps(p: Prices, limit: float, best: float, modes: Sequence[int]) -> A
     bound = np.minimum(any_step_bound(p), best)
     once, update = mean_states(p)
     trainer = p.task.trainer
-    rest = trainer.overlap.gradients * once + update + trainer.overhead.step
+    rest = trainer.overlap.gradients * once + update + p.sends.ends + trainer.overhead.step
     for pp in unique(p.rows.pp[bound < best]):
         index = np.flatnonzero((p.rows.pp == pp) & (bound < best))
         part = p.take(index)
