@@ -10,7 +10,7 @@ from planner.cost.activations import held_at_least, held_at_once
 from planner.cost.offload import IN_TRANSIT
 from planner.cost.optimizers import table_moments
 from planner.cost.prices import Prices, ends_of, leaving, outer_stages
-from planner.cost.states import WEIGHTS
+from planner.cost.states import WEIGHTS, staged
 from planner.units import Array, Counts, IntArray
 
 TERMS = (
@@ -162,7 +162,8 @@ def _alive(p: Prices, columns: Array, flying: Array, parameters: tuple[Array, Ar
     saved = p.table.saved[rows.recompute, key]
     ends = ends_of(p.task)
     head = _total(columns[-ends:], saved[:, -ends:])
-    body = _total(columns[:-ends], saved[:, :-ends]) * flying
+    each = _total(columns[:-ends], saved[:, :-ends])
+    body = each * flying
     if np.any(rows.offload):
         passing = IN_TRANSIT * _most(columns, leaving(p))
         body = np.where(rows.in_host("activations")[wide], np.minimum(passing, body), body)
@@ -170,6 +171,7 @@ def _alive(p: Prices, columns: Array, flying: Array, parameters: tuple[Array, Ar
     working = _most(columns, p.table.working[rows.recompute, key])
     split = memory.logit_bytes + memory.logit_whole_bytes * rows.tp[wide]
     layers, tables = (size * p.task.recipe.weight_bytes for size in _gathered(p, columns))
+    layers = np.maximum(layers, _left_gathered(p, parameters) - each / rows.vpp[wide])
     temporary = _of(p, p.states.temporary, parameters)
     if memory.optimizer_bytes:
         at_once = np.where(rows.sharding == WEIGHTS, memory.step_params, np.inf)[wide]
@@ -249,6 +251,12 @@ def _most(columns: Array, values: Array) -> Array:
     for column, value in zip(columns, values.T, strict=True):
         np.maximum(most, value[:, None] * (column > 0), out=most)
     return most
+
+
+def _left_gathered(p: Prices, parameters: tuple[Array, Array]) -> Array:
+    """Bytes of weights that a backward pass leaves gathered on a stage, when one micro-batch's activations are gone."""
+    left = (p.rows.sharding == WEIGHTS) & staged(p.task, p.rows)
+    return np.where(left[:, None], p.task.recipe.weight_bytes * sum(parameters), 0.0)
 
 
 def _gathered(p: Prices, columns: Array) -> tuple[Array, Array]:

@@ -189,7 +189,7 @@ def block_seconds(p: Prices) -> tuple[Array, Array]:
         more_forward, more_backward, _ = copies(p)
     if p.task.trainer.overhead.accumulation:
         more_backward = more_backward + accumulation_seconds(p)
-    if np.any(p.states.each_backward):
+    if np.any(p.states.each_forward) or np.any(p.states.each_backward):
         gather, scatter = state_seconds(p)
         share = p.task.trainer.overlap.weights
         more_forward = more_forward + np.maximum(share * gather, gather - forward)

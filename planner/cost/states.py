@@ -107,7 +107,7 @@ def state_cost(task: Task, rows: Candidates, where: Mapping[AxisName, IntArray])
     stays = cast & (level < WEIGHTS)
     whole = level < (GRADIENTS if task.trainer.memory.gradient_buffer else OPTIMIZER)
     whole = whole | ((level < GRADIENTS) & _accumulates(task, rows))
-    whole = whole | (np.asarray(task.trainer.memory.stages_accumulate) & (rows.pp > 1))
+    whole = whole | staged(task, rows)
     waiting = (level == GRADIENTS) & ~np.asarray(task.trainer.reduces_each)
     return StateCost(
         weights=shared(kinds.weights, WEIGHTS),
@@ -152,6 +152,11 @@ def _accumulates(task: Task, rows: Candidates) -> BoolArray:
     return (rows.num_micro_batches(task.recipe.global_batch) > 1) | (rows.pp > 1)
 
 
+def staged(task: Task, rows: Candidates) -> BoolArray:
+    """Whether stages add up whole gradients and reduce them once a step."""
+    return np.asarray(task.trainer.memory.stages_accumulate) & (rows.pp > 1)
+
+
 def shard_ranks_expert(rows: Candidates) -> IntArray:
     """Ranks over which an expert's states are sharded: its replicas, or the part that the shard group covers."""
     parts = rows.dp * rows.cp // rows.shard_group
@@ -164,9 +169,15 @@ def _traffic(
     """Seconds for every parameter: once a step, each micro-batch forwards and backwards; of gathering one byte.
 
     No sharding: one all-reduce. Sharded states: a reduce-scatter of gradients and an all-gather of weights, once a
-    step. Sharded gradients: the reduce-scatter each micro-batch. Sharded weights: gathered forwards and backwards.
-    A shard group smaller than the data ranks adds an all-reduce of the shard over its copies. A trainer that reduces
-    whole gradients takes an all-reduce in the place of the reduce-scatter that optimizer sharding needs.
+    step. Sharded gradients: the reduce-scatter each micro-batch. Sharded weights: gathered forwards and backwards; on
+    stages that add up gradients what a backward pass gathered stays until the next forward pass has used it, so that
+    m micro-batches gather m + 1 times in whatever order, and the reduce-scatter comes once, as does the gather of what
+    is kept between passes. A shard group smaller than the data ranks adds an all-reduce of the shard over its copies. A
+    trainer that reduces whole gradients takes an all-reduce in the place of the reduce-scatter that optimizer sharding
+    needs.
+
+    Source: torch 2.13 PipelineStage.backward_maybe_with_nosync (reshard_after_backward and gradient sync off until the
+        last micro-batch); counted on gloo ranks under 1F1B, GPipe and interleaved 1F1B.
     """
     trainer = task.trainer
     weight, grad = task.recipe.weight_bytes, kinds.gradients
@@ -182,21 +193,22 @@ def _traffic(
     reduce_all = reduced * (seconds["all-reduce"] + between)
     whole = reduced * seconds["all-reduce" if trainer.reduces_whole else "reduce-scatter"]
     across = grad * between / ranks
-    level = rows.sharding
+    level, adds_up = rows.sharding, staged(task, rows)
     per_use = level == WEIGHTS
     if trainer.memory.cast_weights:
-        per_use = level >= GRADIENTS
+        per_use = per_use | ((level == GRADIENTS) & ~adds_up)
     zero = np.zeros_like(gather)
-    sharded_once = np.where(per_use, across, gather + across)
+    sharded_once = np.where(per_use & ~adds_up, across, gather + across)
     once = np.where(
         level == NONE,
         reduce_all,
         np.where(level >= GRADIENTS, sharded_once, whole + gather + across),
     )
-    each = (level >= GRADIENTS) & (trainer.reduces_each | (level == WEIGHTS))
-    once = once + np.where((level == GRADIENTS) & ~each, scatter, zero)
+    each = (level >= GRADIENTS) & (trainer.reduces_each | (level == WEIGHTS)) & ~adds_up
+    once = once + np.where((level >= GRADIENTS) & ~each, scatter, zero)
     forward = np.where(per_use, gather, zero)
-    backward = np.where(each, scatter, zero) + np.where(level == WEIGHTS, gather, zero)
+    again = (level == WEIGHTS) & ~adds_up
+    backward = np.where(each, scatter, zero) + np.where(again, gather, zero)
     return once, forward, backward, seconds["all-gather"]
 
 

@@ -88,7 +88,7 @@ def apply(model: Decoder, ranks: Ranks) -> Decoder:
 
 def _shard(model: Decoder, ranks: Ranks) -> None:
     """States over the data ranks; weights are kept gathered between passes below ZeRO-3."""
-    again = model.plan.gathers_each
+    again = model.plan.level == 3
     data = ranks.data
     if data is not None and data["replicas"].size() == 1:
         data = data["data"]

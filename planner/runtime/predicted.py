@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from math import prod
 from typing import TypeAlias
 
+from planner.runtime.passes import passes
 from planner.runtime.program import Move, Op, Part, Program
 
 Key: TypeAlias = tuple[str, str, str]
@@ -29,15 +31,31 @@ def predicted(plan: Program) -> Issued:
             _add(found, ("backward", "all-reduce", axis), size)
         if plan.splits_loss and part.ops[-1].kind == "loss":
             _add(found, ("forward", "all-reduce", "tp"), 0.0, plan.micro_batches)
-    for group in (group for chunk in chunks for group in _held(chunk, plan)):
-        for key, (count, size) in group.items():
-            times = plan.micro_batches if plan.gathers_each else 1
-            _add(found, key, size * times, count * times)
+    for number, chunk in enumerate(chunks):
+        for group in _held(chunk, plan):
+            for key, (count, size) in group.items():
+                times = _times(key, number, plan)
+                _add(found, key, size * times, count * times)
     for size in _between_ends(plan).values():
         _add(found, ("backward", "all-reduce", "ends"), size)
     for phase, kind in plan.passed(0) * plan.micro_batches:
         _add(found, (phase, kind, "pp"), plan.sent)
     return found
+
+
+def _times(key: Key, chunk: int, plan: Program) -> int:
+    """How often a step does something with the states of a chunk of the first stage.
+
+    On stages gradients are reduced once. Under ZeRO-3 what a backward pass gathers stays until a forward pass has used
+    it: a forward pass gathers unless it follows a backward pass of its chunk, a backward pass if it follows a forward.
+    """
+    phase, kind, _ = key
+    if plan.level < 3 or (plan.pp > 1 and kind != "all-gather"):
+        return 1
+    if plan.pp == 1:
+        return plan.micro_batches
+    turns = sum(a < b for a, b in pairwise(passes(plan, chunk)))
+    return turns if phase == "backward" else plan.micro_batches + 1 - turns
 
 
 def _add(found: Issued, key: Key, size: float, times: int = 1) -> None:
@@ -97,8 +115,6 @@ def _states(part: Part, plan: Program) -> Iterator[tuple[Key, float]]:
         if m.phase == "gradient":
             yield ("backward", m.kind, _across(m, axis, plan)), m.bytes
         else:
-            if gathers.get(m.tensor) and plan.pp > 1:
-                continue  # stages keep what they gathered until the last micro-batch
             phase = "backward" if gathers.get(m.tensor) else "forward"
             gathers[m.tensor] = 1
             yield (phase, m.kind, axis), m.bytes

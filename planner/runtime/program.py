@@ -180,11 +180,6 @@ class Program:
         return bool(self.tables.keys() & set(self.embedding.weights))
 
     @property
-    def gathers_each(self) -> bool:
-        """Weights are gathered for every micro-batch, and gradients scattered after it."""
-        return self.level == 3 and self.pp == 1
-
-    @property
     def folded(self) -> bool:
         """The chunks of the stages stand in a V."""
         return self.schedule in ("zbv", "dualpipev")

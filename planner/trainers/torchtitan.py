@@ -109,6 +109,7 @@ TORCHTITAN = Trainer(
         "schedule",
         "virtual-schedule",
         "whole-backward",
+        "kept-weights",
         "filled-stages-torch",
         "interleaved-rounds",
         "batch-ranks",

@@ -30,7 +30,8 @@ class Memory:
     gradient_bytes: float
     """Bytes of a gradient in low-precision training (Megatron accumulates in fp32: 4)."""
     stages_accumulate: bool = False
-    """Between pipeline stages, sharded gradients stay whole until the last micro-batch has run backwards."""
+    """Between pipeline stages, sharded gradients stay whole until the last micro-batch has run backwards, and weights
+    that a backward pass gathered until the next forward pass has used them."""
     step_params: float = math.inf
     """Parameters that the optimizer steps on at once where weights are sharded."""
     master_bytes: float = 4.0

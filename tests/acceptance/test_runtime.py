@@ -57,6 +57,9 @@ ROWS: dict[str, tuple[str, int, str, int, int, str]] = {
     "gpipe": ("torchtitan", 2, "pp=2,schedule=gpipe,zero=2", 2, 2, MODEL),
     "interleaved": ("megatron", 2, "pp=2,vpp=2,zero=0", 4, 4, MODEL),
     "zero-bubble-v": ("torchtitan", 2, "pp=2,vpp=2,schedule=zbv,zero=2", 4, 4, MODEL),
+    "fsdp-stages": ("torchtitan", 4, "pp=2,zero=3", 8, 4, MODEL),
+    "fsdp-chunks": ("torchtitan", 4, "pp=2,vpp=2,zero=3,recompute=full", 8, 4, MODEL),
+    "fsdp-gpipe": ("torchtitan", 4, "pp=2,schedule=gpipe,zero=3", 4, 2, MODEL),
     "uneven": ("megatron", 2, "pp=2,zero=0", 2, 3, MODEL),
     "tensor-pipeline": ("megatron", 4, "tp=2,pp=2,sp=off,zero=0", 4, 2, MODEL),
     "tensor-fsdp": ("torchtitan", 4, "tp=2,zero=3", 2, 2, MODEL),
@@ -194,6 +197,17 @@ def test_experts_exchange_rows_of_their_own_tokens(programs: dict[str, Program])
     """Dispatch and combine in each of two layers, for each of two micro-batches of 16 tokens, each sent to 2 of 4."""
     count, size = predicted(programs["experts"])["forward", "all-to-all", "ep"]
     assert (count, size) == (8, 8 * 4.0 * 16 * 2 * 32)
+
+
+@pytest.mark.parametrize("name", ["fsdp-stages", "fsdp-chunks", "fsdp-gpipe"])
+def test_stages_gather_sharded_weights_once_a_micro_batch_and_once_more(
+    name: str, programs: dict[str, Program], ran: dict[str, Ran]
+) -> None:
+    plan, issued = programs[name], ran[name].issued
+    parts = sum(len(plan.parts_of(chunk)) for chunk in plan.chunks_of(0))
+    gathers = sum(issued[phase, "all-gather", "data"][0] for phase in ("forward", "backward"))
+    assert gathers == parts * (plan.micro_batches + 1)
+    assert issued["backward", "reduce-scatter", "data"][0] == parts
 
 
 def test_the_vocabulary_is_split(programs: dict[str, Program]) -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from planner.candidates import RECOMPUTE, single
+from planner.candidates import RECOMPUTE, SCHEDULES, single
 from planner.cost.memory import TERMS
 from planner.cost.prices import prices
 from planner.cost.step import exact, memory_of_stages, stage_times
@@ -203,3 +203,22 @@ def test_an_optimizer_that_steps_in_parts_needs_temporaries_for_one(level):
     params = task.model.num_params
     expected = each * (at_once if level == 3 else params)
     assert found.parts[0, 0, TERMS.index("buffers")] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("pp", "vpp"), [(4, 1), (2, 2)])
+def test_stages_that_leave_weights_gathered_hold_them_when_one_micro_batch_is_gone(pp, vpp):
+    """torch's stages under ZeRO-3: all weights of a stage and the activations of one micro-batch of a chunk less."""
+    task = task_of(gpt(16, 256, 4), "torchtitan", chips=2 * pp, global_batch=16)
+    task = replace(
+        task,
+        model=model_of(Attention(heads=4, kv_heads=4, head_dim=64), Mlp(width=1024), 16, layers=16),
+        trainer=replace(task.trainer, memory=replace(task.trainer.memory, fragmentation=1.0)),
+    )
+    schedule = SCHEDULES.index("interleaved" if vpp > 1 else "1f1b")
+    row = single(dp=2, pp=pp, vpp=vpp, sharding=3, shard_group=2, schedule=schedule)
+    priced = prices(task, row)
+    times = stage_times(priced)
+    found = memory_of_stages(priced, times.blocks)
+    held = times.blocks[0].sum(axis=0)
+    kept, weights = priced.table.saved[0, priced.key[0]] @ held, priced.dense[0] @ held
+    assert found.parts[0, 0, TERMS.index("buffers")] == pytest.approx(2.0 * weights - kept / vpp)

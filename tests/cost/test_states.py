@@ -107,6 +107,21 @@ def test_gradients_stay_whole_between_stages_under_torch():
     assert cost(task, staged).gradients[0, 0] == 4
 
 
+def test_stages_under_torch_reduce_once_and_gather_what_a_forward_pass_finds_sharded():
+    """torch 2.13 pipelining: m + 1 gathers of ZeRO-3 for m micro-batches, one of ZeRO-2, one reduction of either."""
+    task = simple("torchtitan", chips=16, global_batch=64)
+
+    def traffic(level, pp):
+        found = cost(task, single(dp=8, pp=pp, sharding=level))
+        return [float(each[0, 0]) for each in (found.once, found.each_forward, found.each_backward)]
+
+    _, gather, back = traffic(ZERO_3, 1)
+    scatter = back - gather
+    assert traffic(ZERO_3, 2) == pytest.approx([gather + scatter, gather, 0.0])
+    assert traffic(ZERO_2, 2) == pytest.approx([gather + scatter, 0.0, 0.0])
+    assert traffic(ZERO_2, 1) == pytest.approx([0.0, gather, scatter])
+
+
 def test_gradients_reduced_once_a_step_are_whole_until_then():
     """Alpa's ZeRO-2 plans: what the reduce-scatter frees was there when the backward pass ended."""
     task = simple("torchtitan")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from planner.candidates import FOLDED, LOOPED, SCHEDULES, SPLIT, Candidates
+from planner.candidates import FOLDED, LOOPED, SCHEDULES, SHARDING, SPLIT, Candidates
 from planner.errors import Fault, listed
 from planner.trainers.trainer import Rule, Task
 from planner.trainers.wording import around, closest, divisors, value
 from planner.units import BoolArray
 
+WEIGHTS = SHARDING.index("ZeRO-3")
 INTERLEAVED, DUALPIPEV = (SCHEDULES.index(name) for name in ("interleaved", "dualpipev"))
 
 
@@ -176,6 +177,31 @@ WHOLE_BACKWARD = Rule(
 )
 
 
+def _kept(task: Task, candidates: Candidates) -> BoolArray:
+    keeps: BoolArray = (candidates.sharding < WEIGHTS) | ~np.isin(candidates.schedule, SPLIT)
+    return keeps
+
+
+def _kept_fault(task: Task, candidates: Candidates) -> Fault:
+    name = SCHEDULES[value(candidates, "schedule")]
+    what = f"{task.trainer.name} cannot run ZeRO-3 under schedule {name}: gradients of weights would be lost."
+    return Fault("T01", what, ("It can with ZeRO-2, or with 1f1b or interleaved.",))
+
+
+KEPT_WEIGHTS = Rule(
+    name="kept-weights",
+    family="trainer rules",
+    sentence="Weights stay gathered between passes where the backward pass comes in halves.",
+    needs=frozenset({"schedule", "sharding"}),
+    keeps=_kept,
+    fault=_kept_fault,
+    source=(
+        "torch 2.13: stage_backward_input looks for the weights before FSDP2 has gathered them again, so that ZB-H1 and "
+        "ZBV give no gradients of weights and DualPipeV wrong ones (gloo ranks)"
+    ),
+)
+
+
 def _virtual_stages(task: Task, candidates: Candidates) -> BoolArray:
     keeps: BoolArray = (candidates.vpp == 1) | (candidates.pp > 1)
     return keeps
@@ -328,6 +354,7 @@ RULES = (
     SCHEDULE,
     VIRTUAL,
     WHOLE_BACKWARD,
+    KEPT_WEIGHTS,
     FILLED,
     FILLED_TORCH,
     ROUNDS,
