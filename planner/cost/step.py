@@ -130,7 +130,7 @@ def schedule_costs(p: Prices, times: StageTimes) -> tuple[Array, Array, Array, A
 
 
 def step_seconds(p: Prices, times: StageTimes, makespan: Array) -> Array:
-    """The step from its makespan: pipeline jitter, the slowest stage's states and update, tables of both ends, overhead."""
+    """The step from its makespan: pipeline jitter, the slowest stage's states and update, shared tables, overhead."""
     overhead = p.task.trainer.overhead
     jitter = 1.0 + overhead.jitter if times.blocks.shape[0] > 1 else 1.0
     after = (times.exposed_states + times.update).max(axis=1)

@@ -196,7 +196,7 @@ KEPT_WEIGHTS = Rule(
     keeps=_kept,
     fault=_kept_fault,
     source=(
-        "torch 2.13: stage_backward_input looks for the weights before FSDP2 has gathered them again, so that ZB-H1 and "
+        "torch 2.13: stage_backward_input looks for weights before FSDP2 has gathered them again, so that ZB-H1 and "
         "ZBV give no gradients of weights and DualPipeV wrong ones (gloo ranks)"
     ),
 )
