@@ -103,7 +103,7 @@ class BlockCost:
 def block_structure(s: Setting, block: Block, *, sp: bool) -> Structure:
     """Strategies and collectives of a block under the trainer's roles and the rows' plan of operators."""
     plan = s.task.operators[int(s.rows.operators[0])] if len(s.rows) else {}
-    roles = roles_of(s.task.trainer.roles, sp=sp)
+    roles = roles_of(s.task.trainer, sp=sp, tied=bool(s.task.model.head.tied))
     return structure(BlockKey(block), roles, plan.get(block.name, ()))
 
 

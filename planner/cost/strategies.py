@@ -29,9 +29,11 @@ from planner.graph.placement import (
     Split,
     conversion,
 )
+from planner.trainers.trainer import Trainer
 
-Roles: TypeAlias = tuple[tuple[AxisName, tuple[DimName, ...]], ...]
-"""For every axis the dims that it may split, most wanted first. A tuple, so that results can be cached."""
+Roles: TypeAlias = tuple[tuple[AxisName, tuple[DimName, ...], str], ...]
+"""For every axis the dims that it may split, most wanted first; then the same for single operators, by name. A tuple,
+so that results can be cached."""
 Phase: TypeAlias = Literal["forward", "backward"]
 
 DENSE: tuple[AxisName, ...] = ("dp", "cp", "tp")
@@ -78,12 +80,19 @@ class Structure:
     weights: tuple[WeightPlacement, ...]
 
 
-def roles_of(roles: Mapping[AxisName, tuple[DimName, ...]], *, sp: bool) -> Roles:
-    """A trainer's roles as a hashable value; without sequence parallelism ``tp`` leaves ``seq`` alone."""
+def roles_of(trainer: Trainer, *, sp: bool, tied: bool = False) -> Roles:
+    """A trainer's roles as a hashable value; without sequence parallelism ``tp`` leaves ``seq`` alone.
+
+    Args:
+        trainer: its roles.
+        sp: with sequence parallelism.
+        tied: the head has the embedding's table.
+    """
+    every = [(axis, dims, "") for axis, dims in trainer.roles.items() if axis != "pp"]
+    single = [(axis, trainer.role(axis, name, tied=tied), name) for axis, name in trainer.apart]
     return tuple(
-        (axis, tuple(dim for dim in dims if sp or axis != "tp" or dim != "seq"))
-        for axis, dims in roles.items()
-        if axis != "pp"
+        (axis, tuple(dim for dim in dims if sp or axis != "tp" or dim != "seq"), name)
+        for axis, dims, name in (*every, *single)
     )
 
 
@@ -91,11 +100,13 @@ def strategy(op: Operator, roles: Roles) -> Split:
     """Every axis of the operator's view splits the first of its dims that the operator has and allows."""
     axes = EXPERT if op.view == "expert" else DENSE
     chosen: dict[AxisName, DimName] = {}
-    for axis, dims in roles:
-        if axis in axes:
+    for axis, dims, name in roles:
+        if axis in axes and name in ("", op.name):
             dim = next((d for d in dims if d in op.dims and d not in op.whole), None)
             if dim is not None:
                 chosen[axis] = dim
+            elif name:
+                chosen.pop(axis, None)
     return chosen
 
 
@@ -189,7 +200,7 @@ def leaving(block: Block, name: str, have: Layout, stream: Layout) -> tuple[str,
 
 def stream_layout(roles: Roles) -> Layout:
     """How the residual stream lies between blocks: cut as far as the roles cut its dims."""
-    wanted = dict(roles)
+    wanted = {axis: dims for axis, dims, name in roles if not name}
     return {
         axis: Shard(dim)
         for axis in DENSE

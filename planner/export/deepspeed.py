@@ -1,4 +1,4 @@
-"""DeepSpeed: JSON with batches, ZeRO and AutoTP.
+"""DeepSpeed: JSON with batches, ZeRO, AutoTP and Ulysses.
 
 DeepSpeed takes unknown top-level keys and unknown keys of ``tensor_parallel`` silently, so every key here was compared
 with those that its classes have. Release: DeepSpeed 0.19.8.
@@ -52,30 +52,14 @@ def _check(view: View) -> None:
     low = d.offload == "states" and view.level < 3
     limits.refuse(low, f"weights in host memory at ZeRO-{view.level}", pinned("zero=3"))
     whole_states(limits, view)
-    limits.refuse(d.cp > 1, f"cp {d.cp} as a ring: it has Ulysses only", pinned("cp=1"))
+    _sequence(limits, view)
     limits.refuse(
         d.recompute == "selective",
         "selective recompute",
         f"{pinned('recompute=none')} or recompute=full",
     )
-    limits.refuse(
-        d.tp > 1 and d.sequence_parallel, "sequence parallelism in AutoTP", pinned("sp=off")
-    )
-    limits.refuse(d.tp > 1 and view.experts, "experts in AutoTP", pinned("tp=1"))
-    cut = {op.split.get("tp", "nothing") for op in _ends(view, "embedding", "lookup")}
-    limits.refuse(
-        d.tp > 1 and cut != {"embed"},
-        f"an embedding of which tp cuts {listed(sorted(cut), 'and')}: AutoTP cuts its width",
-        f"{pinned('tp=1')}, or --trainer mindspore --pin embedding.lookup.embed=tp",
-    )
-    cut = {op.split.get("tp", "nothing") for op in _ends(view, "head", "project")}
-    limits.refuse(
-        d.tp > 1 and cut != {"vocab"},
-        f"a head of which tp cuts {listed(sorted(cut), 'and')} beside an embedding cut in width",
-        pinned("tp=1"),
-    )
     if d.tp > 1:
-        llama_like(limits, view, shape_of(view))
+        _layers(limits, view)
     limits.refuse(view.plan.recipe.precision == "fp8", "fp8", "shardwright plan … --precision bf16")
     limits.refuse(
         view.plan.recipe.optimizer not in ("adamw", "sgd"),
@@ -83,6 +67,40 @@ def _check(view: View) -> None:
         "shardwright plan … --optimizer adamw",
     )
     limits.done()
+
+
+def _sequence(limits: Limits, view: View) -> None:
+    """Refuses context parallelism that is no Ulysses."""
+    d = view.degrees
+    cut = {op.split.get("cp") for op in view.operators() if op.name == "attn.core"}
+    limits.refuse(
+        d.cp > 1 and cut != {"heads"},
+        f"cp {d.cp} as a ring: it has Ulysses only",
+        f"{pinned('cp=1')}, or --trainer deepspeed",
+    )
+    limits.refuse(d.cp > 1 and d.tp > 1, "AutoTP and Ulysses together", pinned("cp=1"))
+    limits.refuse(
+        d.cp > 1 and shape_of(view).latent,
+        "latent attention under Ulysses: queries and values have one size there",
+        pinned("cp=1"),
+    )
+
+
+def _layers(limits: Limits, view: View) -> None:
+    """Refuses what AutoTP does not split as the plan does: it leaves an embedding whole unless the head has it too."""
+    limits.refuse(
+        view.degrees.sequence_parallel, "sequence parallelism in AutoTP", pinned("sp=off")
+    )
+    limits.refuse(view.experts, "experts in AutoTP", pinned("tp=1"))
+    whole = "vocab" if view.plan.model.tied else "nothing"
+    for place, name, wanted in (("embedding", "lookup", whole), ("head", "project", "vocab")):
+        cut = {op.split.get("tp", "nothing") for op in _ends(view, place, name)}
+        limits.refuse(
+            cut != {wanted},
+            f"tp that cuts {listed(sorted(cut), 'and')} of the {place}: AutoTP cuts {wanted}",
+            f"{pinned('tp=1')}, or --trainer deepspeed",
+        )
+    llama_like(limits, view, shape_of(view))
 
 
 def _ends(view: View, place: str, name: str) -> list[OperatorPlan]:
@@ -105,6 +123,8 @@ def settings(view: View) -> dict[str, Json]:
         data[recipe.precision] = {"enabled": True}
     if d.recompute == "full":
         data["activation_checkpointing"] = {"number_checkpoints": view.plan.model.num_layers}
+    if d.cp > 1:
+        data["sequence_parallel_size"] = d.cp
     if d.tp > 1:
         data["tensor_parallel"] = {
             "autotp_size": d.tp,

@@ -118,7 +118,7 @@ def _deepspeed(view: View, text: str, name: str) -> str:
     host = {key: zero.get(key) for key in ("offload_optimizer", "offload_param")}
     batches = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
     changes: dict[str, Json] = {key: found[key] for key in batches}
-    changes["tensor_parallel"] = found.get("tensor_parallel")
+    changes |= {key: found.get(key) for key in ("tensor_parallel", "sequence_parallel_size")}
     _merge(data, changes | {"zero_optimization": {"stage": zero["stage"]} | host})
     indent = re.search(r"\n([ \t]+)", text)
     return json.dumps(data, indent=indent[1] if indent else 2, ensure_ascii=False) + "\n"

@@ -13,8 +13,8 @@ def loop(view: View, release: str, *, deepspeed: bool) -> File:
         "train.py",
         _LOOP.format(
             about=commented(header(view, release)),
-            start=_DEEPSPEED if deepspeed else _ACCELERATE,
-            step=_DEEPSPEED_STEP if deepspeed else _ACCELERATE_STEP,
+            start=(_ULYSSES.format(ranks=d.cp) if d.cp > 1 else _DEEPSPEED) if deepspeed else _ACCELERATE,
+            step=(_ULYSSES_STEP if d.cp > 1 else _DEEPSPEED_STEP) if deepspeed else _ACCELERATE_STEP,
             micro=d.micro_batch, count=d.num_micro_batches, seq=recipe.seq,
             checkpoint="model.gradient_checkpointing_enable()" if d.recompute == "full" and deepspeed else "pass",
         ),
@@ -61,5 +61,23 @@ _DEEPSPEED = """import deepspeed
 
 engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config="deepspeed.json")
 """
+_ULYSSES = """import deepspeed
+from deepspeed.runtime.sequence_parallel.ulysses_sp import UlyssesSPAttentionHF
+
+deepspeed.init_distributed()
+mpu = UlyssesSPAttentionHF.register_with_transformers(
+    model, model.config._attn_implementation, sequence_parallel_size={ranks}, micro_batch_size=MICRO, seq_length=SEQ,
+    seq_length_is_variable=False,
+)
+engine, *_ = deepspeed.initialize(
+    model=model, model_parameters=model.parameters(), config="deepspeed.json", mpu=mpu
+)
+OWN = SEQ // {ranks}
+POSITIONS = torch.arange(OWN, device="cuda") + OWN * mpu.get_sequence_parallel_rank()
+"""
+_ULYSSES_STEP = """        tokens = tokens[:, :OWN].contiguous()
+        logits = engine(input_ids=tokens, position_ids=POSITIONS.expand(MICRO, -1)).logits
+        engine.backward(torch.nn.functional.cross_entropy(logits.flatten(0, 1).float(), tokens.flatten()))
+        engine.step()"""
 _DEEPSPEED_STEP = """        engine.backward(engine(input_ids=tokens, labels=tokens).loss)
         engine.step()"""

@@ -9,6 +9,7 @@ from planner.export.view import View
 
 LEVELS: dict[str, tuple[int, ...]] = {
     "megatron": (0, 1), "mindspeed": (0, 1), "mindspore": (0, 1), "torchtitan": (2, 3), "fsdp": (1, 2, 3),
+    "deepspeed": (1, 2, 3),
 }  # fmt: skip
 """State shardings that plans for a trainer have."""
 

@@ -39,8 +39,6 @@ class Target:
     aliases: tuple[str, ...] = ()
     any_strategy: bool = False
     """Holds a strategy for every operator, whatever it is."""
-    holds: tuple[str, ...] = ()
-    """Operators of which it holds other strategies than the roles of trainers, and says itself which it cannot."""
     mixes: bool = False
     """Can hold layers that differ in what they recompute, and says itself which it cannot."""
 
@@ -78,9 +76,7 @@ TARGETS: tuple[Target, ...] = (
         ("torchtitan",),
         ("torchtitan-toml",),
     ),
-    Target(
-        "deepspeed", deepspeed.RELEASE, deepspeed.write, ("fsdp",), ("zero",), holds=("lookup",)
-    ),
+    Target("deepspeed", deepspeed.RELEASE, deepspeed.write, ("deepspeed", "fsdp"), ("zero",)),
     Target("accelerate", accelerate.RELEASE, accelerate.write, ("fsdp",), ("fsdp", "fsdp2")),
     Target(
         "transformers",
@@ -169,7 +165,7 @@ def _written(plan: Plan, found: Target) -> list[File]:
     closest = listed([*able, pinned("recompute=full")])
     limits.refuse(mixed, "layers that differ in what they recompute", closest)
     if not found.any_strategy:
-        _only_roles(plan, limits, found.holds)
+        _only_roles(plan, limits)
     d = plan.degrees
     limits.refuse(
         bool(d.pools) and d.order.index("pp") < d.order.index("dp"),
@@ -181,13 +177,13 @@ def _written(plan: Plan, found: Target) -> list[File]:
     return [file for file in files if not plan.cluster.pools or file.name != "remeasure.sh"]
 
 
-def _only_roles(plan: Plan, limits: Limits, holds: tuple[str, ...]) -> None:
+def _only_roles(plan: Plan, limits: Limits) -> None:
     """Refuses operators that do what no role of a trainer says."""
     for block in plan.blocks:
         for op in block.operators:
             cut = " ".join(f"{dim}/{axis}" for axis, dim in op.split.items())
             limits.refuse(
-                not op.by_role and op.name not in holds,
+                not op.by_role,
                 f"{block.name}.{op.name} cut by {cut}",
                 "plan without that pin, or --to mindspore",
             )

@@ -61,7 +61,7 @@ def options(trainer: Trainer, block: Block, pinned: Collection[str] = (), *, sp:
         pinned: operators that may also leave a matrix whole on the tensor ranks, as a person may wish.
         sp: with sequence parallelism.
     """
-    roles = roles_of(trainer.roles, sp=sp)
+    roles = roles_of(trainer, sp=sp)
     return tuple(
         _options(trainer, roles, block, op, whole=op.name in pinned) for op in block.operators
     )
@@ -75,7 +75,7 @@ def _options(
         return (own,)
     axis = FREE[op.view]
     rest = {a: dim for a, dim in own.items() if a != axis}
-    found = [own, *({**rest, axis: dim} for dim in _free(block, op, dict(roles)[axis]))]
+    found = [own, *({**rest, axis: dim} for dim in _free(block, op, trainer.roles[axis]))]
     if whole or not _is_matrix(op):
         found.append(rest)
     return tuple(split for n, split in enumerate(found) if split not in found[:n])
@@ -138,7 +138,7 @@ def cheapest(
     """
     some = range(len(every)) if some is None else some
     place = {operator: node for node, operator in enumerate(some)}
-    stream = stream_layout(roles_of(s.task.trainer.roles, sp=sp))
+    stream = stream_layout(roles_of(s.task.trainer, sp=sp))
     flow = _Flow(s, block_structure(s, block, sp=sp), every, stream)
     costs = [_operator_table(s, block, block.operators[n], every[n], allowed[n]) for n in some]
     edges: list[tuple[int, int]] = []

@@ -1,4 +1,4 @@
-"""Accelerate with FSDP2, or DeepSpeed ZeRO: data parallelism with sharded states, and context parallelism."""
+"""Accelerate with FSDP2, or ZeRO alone: data parallelism with sharded states, and context parallelism."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from planner.units import GIB, MS, US
 
 FSDP = Trainer(
     name="fsdp",
-    aliases=("fsdp2", "accelerate", "deepspeed", "zero", "axolotl"),
+    aliases=("fsdp2", "accelerate", "axolotl"),
     release="Accelerate 1.15.0, DeepSpeed 0.19.8",
     roles={"dp": ("batch",), "cp": ("seq",), "edp": ("capacity",)},
     orders=(("tp", "cp", "dp", "pp"),),

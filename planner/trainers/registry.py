@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from planner.candidates import SCHEDULES, SPLIT, Candidates
 from planner.errors import Fault, PlannerError, listed, nearest
+from planner.trainers.deepspeed import DEEPSPEED
 from planner.trainers.fsdp import FSDP
 from planner.trainers.generations import current
 from planner.trainers.megatron import MEGATRON
@@ -18,7 +19,7 @@ from planner.trainers.trainer import Task, Trainer
 from planner.trainers.wording import value
 
 TRAINERS: tuple[Trainer, ...] = tuple(
-    map(current, (MEGATRON, TORCHTITAN, FSDP, MINDSPORE, MINDSPEED))
+    map(current, (MEGATRON, TORCHTITAN, FSDP, DEEPSPEED, MINDSPORE, MINDSPEED))
 )
 DEFAULT = TRAINERS[0]
 

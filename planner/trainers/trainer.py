@@ -149,6 +149,9 @@ class Trainer:
     roles: dict[AxisName, tuple[DimName, ...]]
     """For every axis, the dims that it may split, most wanted first: an operator is split along the first that it
     has. ``seq`` under ``tp`` counts only with sequence parallelism."""
+    apart: Mapping[tuple[AxisName, str], tuple[DimName, ...]] = field(default_factory=dict)
+    """The same for single operators, by axis and name, instead of what the role says; none where an axis leaves the
+    operator whole. A lookup in a table that the head has too is cut as the head is."""
     orders: tuple[tuple[AxisName, ...], ...]
     """Possible axis orders on the chips, innermost first."""
     shardings: tuple[int, ...]
@@ -217,6 +220,17 @@ class Trainer:
         """Tags of the operators that a mode recomputes, for fused or unfused attention."""
         tags = self.recompute[mode]
         return tags | self.recompute_unfused if mode == "selective" and not fused else tags
+
+    def role(self, axis: AxisName, operator: str, *, tied: bool) -> tuple[DimName, ...]:
+        """Dims of an operator that an axis may split, most wanted first.
+
+        Args:
+            axis: the axis.
+            operator: its name.
+            tied: the head has the embedding's table.
+        """
+        own = None if tied and operator == "lookup" else self.apart.get((axis, operator))
+        return self.roles.get(axis, ()) if own is None else own
 
     def padded_vocab(self, vocab: int, tp: int) -> int:
         """Rows of the vocabulary after padding; the same number where the trainer pads nothing."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,6 +12,8 @@ from test_files import holding
 
 from planner.api import Question, price
 from planner.errors import PlannerError
+from planner.export.dtensor import settings
+from planner.export.shape import shape_of
 from planner.export.targets import export
 from planner.export.view import View
 from planner.frontends.launch.deepspeed import (
@@ -24,6 +25,8 @@ from planner.frontends.launch.deepspeed import (
     WAYS,
     ZERO,
 )
+from planner.runtime.program import program
+from planner.runtime.sizes import held
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -34,7 +37,7 @@ class World:
     def __init__(self, size: int) -> None:
         self.size = size
 
-    def get_rank(self) -> int:
+    def get_rank(self, group: Any = None) -> int:
         return 0
 
     def get_world_size(self, group: Any = None) -> int:
@@ -63,7 +66,7 @@ def exported(name: str) -> dict[str, Any]:
 def test_batches_and_states(name: str, configured: Any) -> None:
     view = View(plan(name))
     d, data = view.degrees, exported(name)
-    found = configured(data, d.dp)
+    found = configured(data, d.dp * d.cp)
     assert found.train_batch_size == view.plan.recipe.global_batch
     assert found.train_micro_batch_size_per_gpu == d.micro_batch
     assert found.gradient_accumulation_steps == d.num_micro_batches
@@ -107,13 +110,8 @@ def test_autotp_splits_what_the_plan_splits(configured: Any) -> None:
     from deepspeed.module_inject.autotp_config import AutoTPConfig
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    question = Question(
-        model="llama-3-8b", cluster="h100-sxm:8", trainer="mindspore", global_batch=64, seq_len=4096,
-        pins=("embedding.lookup.embed=tp",),
-    )  # fmt: skip
-    made = price(question, {"tp": 2, "zero": 1, "sp": "off"})
-    data = json.loads(export(made, "deepspeed")[0].text)
-    found = configured(data, 4).tensor_parallel_config
+    data = exported("autotp")
+    found = configured(data, 8).tensor_parallel_config
     assert (found.autotp_size, found.vocab_parallel_lm_head) == (2, True)
     config = AutoTPConfig.from_dict(data["tensor_parallel"]["partition_config"])
     small = LlamaConfig(
@@ -128,8 +126,67 @@ def test_autotp_splits_what_the_plan_splits(configured: Any) -> None:
         "o_proj",
         "down_proj",
     }
-    with pytest.raises(PlannerError, match="AutoTP cuts its width"):
-        export(price(replace(question, pins=()), {"tp": 2, "zero": 1, "sp": "off"}), "deepspeed")
+    assert config.find_matching_spec("model.embed_tokens.weight") is None
+    question = Question(
+        model="llama-3-8b", cluster="h100-sxm:8", trainer="mindspore", global_batch=64, seq_len=4096
+    )
+    with pytest.raises(PlannerError, match="vocab of the embedding: AutoTP cuts nothing"):
+        export(price(question, {"tp": 2, "zero": 1, "sp": "off"}), "deepspeed")
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("autotp", "Embedding"), ("autotp-tied", "VocabParallelEmbedding")]
+)
+def test_autotp_holds_what_the_plan_holds(
+    name: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its own replacement of a Llama's modules, on a fake group: a rank has the plan's parameters."""
+    import torch
+    import torch.distributed as dist
+    from deepspeed.comm import comm
+    from deepspeed.module_inject.auto_tp import AutoTP
+    from deepspeed.module_inject.autotp_config import AutoTPConfig
+    from torch._subclasses import FakeTensorMode
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+    from transformers import AutoModelForCausalLM, LlamaConfig
+
+    view = View(plan(name))
+    tp, shape = view.degrees.tp, shape_of(view)
+    config = LlamaConfig(
+        num_hidden_layers=shape.layers, hidden_size=shape.hidden, intermediate_size=shape.ffn,
+        vocab_size=shape.vocab, num_attention_heads=shape.heads, head_dim=shape.head_dim,
+        num_key_value_heads=shape.kv_heads, tie_word_embeddings=shape.tied,
+    )  # fmt: skip
+    specs = exported(name)["tensor_parallel"]["partition_config"]
+    monkeypatch.setattr(comm, "cdb", World(tp))
+    dist.init_process_group("fake", rank=0, world_size=tp, store=FakeStore())
+    try:
+        with FakeTensorMode(allow_non_fake_inputs=True):
+            model = AutoModelForCausalLM.from_config(config)
+            auto = AutoTP(
+                module=model, all_reduce_linears=(), prefix="", state_dict=None, orig_layer_impl=None,
+                linear_layer_setting=(torch.nn.Linear, torch.nn.Embedding), model_config=config,
+                partition_config=AutoTPConfig.from_dict(specs), vocab_parallel_lm_head=True,
+                training_mode=True,
+            )  # fmt: skip
+            auto.set_tensor_parallel_config(tp, dist.group.WORLD)
+            auto.update_linear_policies()
+            auto._replace_module(model)
+    finally:
+        dist.destroy_process_group()
+    assert type(model.model.embed_tokens).__name__ == kind
+    made = program(settings(view))
+    ours = {(w if w in made.tables else (n, w)): held(w, part, made)
+            for n, part in enumerate(made.parts) for w in part.weights}  # fmt: skip
+    assert sum(p.numel() for p in model.parameters()) == sum(ours.values())
+
+
+def test_ulysses_gives_a_batch_to_ranks_that_share_a_sequence(configured: Any) -> None:
+    d, data = plan("ulysses").degrees, exported("ulysses")
+    assert data["sequence_parallel_size"] == d.cp == 4
+    assert (
+        configured(data, d.dp * d.cp).train_batch_size == d.dp * d.micro_batch * d.num_micro_batches
+    )
 
 
 def test_a_wrong_configuration_is_refused(configured: Any) -> None:

@@ -252,7 +252,7 @@ def _kept(framework: str, notes: str) -> tuple[set[str], Any]:
     case = case_of(run(parallel={"framework": framework, "recompute": "selective"}, notes=notes))
     tags = case.task.trainer.recomputed("selective", fused=True)
     block = case.task.model.blocks[0]
-    form = structure(BlockKey(block), roles_of(case.task.trainer.roles, sp=False))
+    form = structure(BlockKey(block), roles_of(case.task.trainer, sp=False))
     return set(saved_tensors(form, tags)), case
 
 

@@ -18,6 +18,8 @@ ASKED: dict[str, tuple[str, str, str, int]] = {
     "megatron-experts": ("qwen3-30b-a3b", "h100-sxm:32", "tp=2,ep=8,pp=2", 4096),
     "torchtitan": ("llama-3-8b", "h100-sxm:32", "pp=4,vpp=2,schedule=zbv,zero=2,tp=2", 8192),
     "fsdp": ("llama-3-8b", "h100-sxm:16", "cp=2,zero=2,shard-group=8", 8192),
+    "deepspeed": ("llama-3-8b", "h100-sxm:16", "cp=2,zero=2", 8192),
+    "deepspeed-layers": ("llama-3-8b", "h100-sxm:16", "tp=2,zero=1", 8192),
     "mindspore": ("llama-3-8b", "a910b:24", "tp=2,pp=3", 4096),
     "mindspore-experts": ("qwen3-30b-a3b", "a910b:32", "tp=2,ep=8,pp=2", 4096),
 }

@@ -21,6 +21,7 @@ OWN = {
     "megatron": "megatron",
     "torchtitan": "torchtitan",
     "fsdp": "accelerate",
+    "deepspeed": "deepspeed",
     "mindspore": "mindformers",
 }
 

@@ -30,7 +30,8 @@ OURS = {
     "mindspeed": ["mindspeed"],
     "torchtitan": ["torchtitan", "torchtitan-0.2"],
     "mindspore": ["mindformers"],
-    "fsdp": ["deepspeed", "accelerate"],
+    "fsdp": ["accelerate"],
+    "deepspeed": ["deepspeed"],
 }
 CASES = [
     (name, to) for name, row in LAYOUTS.items() for to in OURS[row[2]] if name in holding(to)

@@ -31,11 +31,17 @@ TRAINERS: dict[str, tuple[str, str, dict[str, list[int | str]]]] = {
     "fsdp": ("accelerate", "accelerate.yaml", {
         "cp": [1, 2], "mbs": [1, 2], "zero": [2, 3], "recompute": ["none", "full"], "shard-group": [8, 32],
     }),
+    "deepspeed": ("deepspeed", "deepspeed.json", {
+        "tp": [1, 2, 4], "cp": [1, 2, 4], "mbs": [1, 2], "zero": [1, 2, 3], "recompute": ["none", "full"],
+    }),
 }  # fmt: skip
 """Format, its file, and what layouts are drawn from."""
 MODELS = {"llama-3-8b": 4096, "qwen3-30b-a3b": 4096}
 DRAWS = 40
-LEFT_OPEN = {"megatron": (), "torchtitan": ("model",), "mindspore": (), "fsdp": ("model", "batch", "seq")}  # fmt: skip
+LEFT_OPEN = {
+    "megatron": (), "torchtitan": ("model",), "mindspore": (), "fsdp": ("model", "batch", "seq"),
+    "deepspeed": ("model", "seq"),
+}  # fmt: skip
 """What a format does not say."""
 
 
@@ -131,7 +137,7 @@ def test_uneven_chunks(trainer: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("trainer", "to", "name", "wanted"), [
     ("megatron", "megatron", "megatron.sh", "--optimizer-offload-fraction 0.5"),
-    ("fsdp", "deepspeed", "deepspeed.json", '"ratio": 0.5'),
+    ("deepspeed", "deepspeed", "deepspeed.json", '"ratio": 0.5'),
 ])  # fmt: skip
 def test_a_share_of_the_optimizer_in_host_memory(
     trainer: str, to: str, name: str, wanted: str, tmp_path: Path
@@ -139,7 +145,7 @@ def test_a_share_of_the_optimizer_in_host_memory(
     question = Question(
         model="llama-3-8b", cluster="h100-sxm:8", trainer=trainer, global_batch=32, seq_len=4096
     )
-    layout: dict[str, int | str] = {"zero": 3 if trainer == "fsdp" else 1, "recompute": "none"}
+    layout: dict[str, int | str] = {"zero": 3 if trainer == "deepspeed" else 1, "recompute": "none"}
     plan = price(question, layout | {"offload": "optimizer-50%"})
     for file in export(plan, to):
         (tmp_path / file.name).write_text(file.text)

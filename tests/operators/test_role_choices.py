@@ -54,7 +54,7 @@ def price(s, block, every, choice, sp):
         (op.name, tuple(splits[k].items()))
         for op, splits, k in zip(block.operators, every, choice, strict=True)
     )
-    form = structure(BlockKey(block), roles_of(s.task.trainer.roles, sp=sp), chosen)
+    form = structure(BlockKey(block), roles_of(s.task.trainer, sp=sp), chosen)
     total = np.zeros(len(s.sequences))
     for op, split in zip(block.operators, form.splits, strict=True):
         cost = operator_cost(s, block, op, split)

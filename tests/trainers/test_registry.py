@@ -32,7 +32,8 @@ def test_examples_in_docstrings() -> None:
         ("Megatron-LM", "megatron"),
         ("megatron_core", "megatron"),
         ("titan", "torchtitan"),
-        ("DeepSpeed", "fsdp"),
+        ("DeepSpeed", "deepspeed"),
+        ("zero", "deepspeed"),
         ("accelerate", "fsdp"),
         ("mindformers", "mindspore"),
         ("MindSpeed-LLM", "mindspeed"),
@@ -48,7 +49,7 @@ def test_unknown_name_lists_the_nearest() -> None:
     (fault,) = caught.value.faults
     assert fault.code == "T02"
     assert "no trainer named 'megatorn'. Nearest: megatron" in fault.what
-    assert "megatron, torchtitan, fsdp, mindspore and mindspeed" in fault.fix[0]
+    assert "megatron, torchtitan, fsdp, deepspeed, mindspore and mindspeed" in fault.fix[0]
 
 
 def test_no_name_is_used_twice() -> None:

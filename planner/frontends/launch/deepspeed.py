@@ -68,8 +68,8 @@ def read_deepspeed(path: str, data: Mapping[str, Json]) -> TrainerFile:
     if stage not in (0, 1, 2, 3):
         r.fault("W03", f"zero_optimization.stage is {stage}; it can be 0, 1, 2 or 3.")
     host = _in_host(r, zero, stage)
-    tp = _autotp(r)
-    layout: dict[str, int | str] = {"zero": stage, "tp": tp, "sp": "off"}
+    tp, cp = _autotp(r), r.degree("sequence_parallel_size")
+    layout: dict[str, int | str] = {"zero": stage, "tp": tp, "cp": cp, "sp": "off"}
     if host:
         layout["offload"] = host
     micro = r.number("train_micro_batch_size_per_gpu")
@@ -80,26 +80,18 @@ def read_deepspeed(path: str, data: Mapping[str, Json]) -> TrainerFile:
         if batch % (micro * turns):
             r.fault("B01", f"train_batch_size {batch} is no multiple of {micro} × {turns}.",
                     f"Nearest: {_near(batch, micro * turns)}.")  # fmt: skip
-        chips = max(batch // (micro * turns), 1) * tp
-        layout["dp"] = chips // tp
-    if r.number("sequence_parallel_size", default=1) > 1:
-        r.notes.append("not priced: Ulysses (sequence_parallel_size)")
+        layout["dp"] = max(batch // (micro * turns), 1)
+        chips = int(layout["dp"]) * tp * cp
     again = Reader(path, _table(data, "activation_checkpointing"), wrong=r.wrong, faults=r.faults)
     again.unknown(CHECKPOINTS, "activation_checkpointing")
     if again.number("number_checkpoints") > 0:
         layout["recompute"] = "full"
     else:
         r.notes.append("recompute is decided in the training script, not here; none is assumed")
-    trainer = "fsdp" if tp == 1 else "torchtitan" if stage > 1 else "megatron"
-    if trainer == "torchtitan":
-        layout["sp"] = "on"
-        r.notes.append(
-            "AutoTP with sharded gradients is priced with sequence parallelism, which it does not have"
-        )
     r.done()
     narrow = [name for name in ("bf16", "fp16") if _table(data, name).get("enabled")]
     return TrainerFile(
-        path=path, program="deepspeed", trainer=trainer, layout=without_defaults(layout),
+        path=path, program="deepspeed", trainer="deepspeed", layout=without_defaults(layout),
         chips=chips, global_batch=batch or None, precision=narrow[0] if narrow else "fp32",
         optimizer="sgd" if str(_table(data, "optimizer").get("type", "")).lower() == "sgd" else "adamw",
         notes=tuple(r.notes), faults=tuple(r.faults),

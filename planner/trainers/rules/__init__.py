@@ -10,6 +10,7 @@ from planner.candidates import Candidates
 from planner.errors import Fault
 from planner.trainers.rules import (
     batch,
+    deepspeed,
     degrees,
     experts,
     features,
@@ -54,6 +55,7 @@ RULES: tuple[Rule, ...] = tuple(
             *experts.RULES,
             *features.RULES,
             *offload.RULES,
+            *deepspeed.RULES,
         ),
         key=step_of,
     )

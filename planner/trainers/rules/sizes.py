@@ -26,7 +26,7 @@ def split_dim(task: Task, axis: AxisName, op: Operator) -> DimName | None:
     """The dim along which a trainer's axis splits an operator: the first of its role that the operator has."""
     if op.view != ("expert" if axis in EXPERT_AXES else "dense"):
         return None
-    role = task.trainer.roles.get(axis, ())
+    role = task.trainer.role(axis, op.name, tied=bool(task.model.head.tied))
     return next((dim for dim in role if dim in op.dims and dim not in op.whole), None)
 
 
