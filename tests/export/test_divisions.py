@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import pytest
 
+from planner.api import Question, check
 from planner.errors import PlannerError
 from planner.export.targets import export
 from tests.export.plans import stated
@@ -62,3 +63,37 @@ def test_megatron_refuses_numbers_of_its_own_for_every_stage():
     with pytest.raises(PlannerError) as error:
         export(plan, "megatron")
     assert any("unlike in number" in str(fault) for fault in error.value.faults)
+
+
+@pytest.mark.parametrize(
+    ("trainer", "cluster", "to", "name", "layout"),
+    [
+        ("megatron", "h100-sxm:16", "megatron", "megatron.sh", MEGATRON),
+        ("megatron", "h100-sxm:16", "megatron", "megatron.sh", CHUNKS),
+        ("mindspeed", "a910b:16", "mindspeed", "mindspeed.sh", "tp=4,pp=2,zero=1,stage-layers=16+16,full-layers=5+5"),
+        ("mindspore", "a910b:32", "mindformers", "mindformers.yaml", ASCEND),
+        ("mindspore", "a910b:32", "mindformers", "mindformers.yaml", "tp=4,pp=2,stage-layers=16+16,full-layers=5+0"),
+    ],
+)  # fmt: skip
+def test_how_many_layers_recompute_is_read_back(trainer, cluster, to, name, layout, tmp_path):
+    plan = stated("llama-3-8b", cluster, trainer, layout)
+    for file in export(plan, to):
+        (tmp_path / file.name).write_text(file.text)
+    found = check(tmp_path / name, Question(model="", cluster=cluster), search=False)
+    assert found.plan is not None
+    assert [s.recompute for s in found.plan.stages] == [s.recompute for s in plan.stages]
+    assert found.plan.step == pytest.approx(plan.step, rel=1e-6)
+    assert not found.silent
+
+
+def test_units_of_several_layers_are_told(tmp_path):
+    plan = stated("llama-3-8b", "h100-sxm:16", "megatron", "tp=4,pp=2,zero=1,recompute=full")
+    text = next(file.text for file in export(plan, "megatron") if file.name == "megatron.sh")
+    assert "--recompute-num-layers 1" in text
+    (tmp_path / "run.sh").write_text(
+        text.replace("--recompute-num-layers 1", "--recompute-num-layers 4")
+    )
+    found = check(tmp_path / "run.sh", Question(model="", cluster="h100-sxm:16"), search=False)
+    assert any("units of 4 layers" in note for note in found.notes)
+    assert found.plan is not None
+    assert found.plan.degrees.recompute == "full"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from planner.errors import Fault, PlannerError, listed, nearest
@@ -42,6 +42,18 @@ class TrainerFile:
         if self.stages is None or self.layout.get("recompute") not in ("none", "selective", "full"):
             return self.layout
         return {**self.layout, "stage-layers": "+".join(map(str, self.stages))}
+
+
+def in_part(
+    chunks: Sequence[int], whole: Sequence[int], some: Sequence[int] = ()
+) -> dict[str, int | str]:
+    """Words of a layout in which only some layers of every chunk are computed again: as a whole, or some operators.
+
+    >>> in_part((4, 3), (2, 2))
+    {'stage-layers': '4+3', 'full-layers': '2+2'}
+    """
+    named = {"stage-layers": chunks, "full-layers": whole, "selective-layers": some}
+    return {word: "+".join(map(str, counts)) for word, counts in named.items() if any(counts)}
 
 
 def share_word(share: float) -> str:

@@ -7,7 +7,13 @@ from collections.abc import Mapping
 
 from planner.errors import Fault, alike, listed
 from planner.frontends.launch import megatron_model, megatron_stages
-from planner.frontends.launch.found import Reader, TrainerFile, share_word, without_defaults
+from planner.frontends.launch.found import (
+    Reader,
+    TrainerFile,
+    in_part,
+    share_word,
+    without_defaults,
+)
 from planner.units import Json
 
 DEGREES = {
@@ -64,6 +70,7 @@ def read(path: str, values: Mapping[str, Json], variables: Mapping[str, str]) ->
     if layout.get("vpp", 1) != 1:
         layout.setdefault("schedule", "interleaved")
     _silent(reader, layout, stages, model.experts > 0)
+    _repeated(reader, layout, stages or (model.layers,))
     _unknown(reader)
     seq = reader.number("seq-length", default=0)
     batch = reader.number("global-batch-size", default=0)
@@ -227,9 +234,19 @@ def _silent(
             f"recompute-num-layers {count} is more than the {most} layers of a stage.",
             f"Nearest: {most}, which is all of them.",
         )
-        if count < most:
-            what = f"full recompute of {count} of {most} layers a stage is priced as of all"
-            reader.notes.append(what)
+
+
+def _repeated(reader: Reader, layout: dict[str, int | str], chunks: tuple[int, ...]) -> None:
+    """Full recompute of the first layers of every chunk only; of larger units than a layer a note."""
+    count = reader.number("recompute-num-layers", default=1)
+    if layout["recompute"] != "full" or count < 1:
+        return
+    if reader.text("recompute-method") == "block":
+        if count < max(chunks):
+            del layout["recompute"]
+            layout |= in_part(chunks, [min(count, layers) for layers in chunks])
+    elif count > 1:
+        reader.notes.append(f"recompute in units of {count} layers is priced as of one layer each")
 
 
 def _unknown(reader: Reader) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from planner.errors import alike, listed, nearest
 from planner.frontends.launch.decoder import Decoder, architecture, needed
-from planner.frontends.launch.found import Reader, TrainerFile, without_defaults
+from planner.frontends.launch.found import Reader, TrainerFile, in_part, without_defaults
 from planner.frontends.yaml_source import YamlSource
 from planner.units import Json
 
@@ -156,10 +156,11 @@ def read_mindformers(source: YamlSource) -> TrainerFile:
                "Write expert_parallel: 1")  # fmt: skip
     _mindformers_keys(r, data)
     layout["zero"] = int(r.flag("parallel.enable_parallel_optimizer"))
-    layout |= _recomputed(r)
     turns = _turns(r, p["pp"])
     stages = _mindformers_stages(r, model.layers, p["pp"], layout)
-    _lists(r, stages or (model.layers // p["pp"],) * p["pp"])
+    chunks = stages or (model.layers // p["pp"],) * p["pp"]
+    layout |= _recomputed(r, chunks, staged=layout.get("vpp", 1) == 1)
+    _lists(r, chunks)
     r.silently(p["pp"] > 1 and r.flag("parallel_config.vocab_emb_dp"),
                "vocab_emb_dp is turned off where there are stages.", "Write vocab_emb_dp: False")  # fmt: skip
     if p["pp"] > 1 and turns < p["pp"]:
@@ -215,8 +216,17 @@ def _narrow(r: Reader) -> str:
     return words.get(r.text("model.compute_dtype", default="float16"), "bf16")
 
 
-def _recomputed(r: Reader) -> dict[str, int | str]:
+def _recomputed(r: Reader, chunks: Sequence[int], *, staged: bool) -> dict[str, int | str]:
+    """What is computed again: a mode, or numbers of layers of every stage, where a stage is one chunk.
+
+    A layer that is in the list of whole ones and in that of operators is computed again as a whole (``LayerSetting``).
+    """
     whole, some = r.get("recompute_config.recompute"), r.get("recompute_config.select_recompute")
+    reach = next(iter(some.values()), whole) if isinstance(some, dict) else whole
+    if staged and _counts(whole, chunks) and _counts(reach, chunks):
+        full = [min(count, most) for count, most in zip(whole, chunks, strict=True)]
+        more = [min(n, most) - done for n, most, done in zip(reach, chunks, full, strict=True)]
+        return in_part(chunks, full, [max(n, 0) for n in more])
     if isinstance(whole, list | dict):
         r.notes.append("recompute of some layers of a stage is priced as of all")
     mode = (
@@ -227,6 +237,12 @@ def _recomputed(r: Reader) -> dict[str, int | str]:
         else "none"
     )
     return {"recompute": mode}
+
+
+def _counts(value: Json, chunks: Sequence[int]) -> bool:
+    """Whether a value has a number for every stage."""
+    numbers = isinstance(value, list) and all(type(count) is int for count in value)
+    return numbers and len(value) == len(chunks)
 
 
 def _mindformers_stages(
