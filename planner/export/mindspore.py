@@ -6,6 +6,7 @@ there, under the names that MindFormers' Llama-like models have. Release: MindSp
 
 from __future__ import annotations
 
+from planner.errors import listed
 from planner.export.files import File, json_text
 from planner.export.mindspore_names import ENDS, ROWS_FIRST
 from planner.export.mindspore_operators import operator_file
@@ -71,12 +72,17 @@ def _check(limits: Limits, view: View, shape: Shape) -> None:
         f"{d.num_micro_batches} micro-batches in {d.pp} stages",
         pinned(f"pp<={d.num_micro_batches}"),
     )
-    odd = (
-        shape.latent or shape.experts > 0 or shape.norm != "rms" or shape.biased or not shape.gated
-    )
+    odd = {
+        "experts": shape.experts > 0,
+        "latent attention": shape.latent,
+        "other norms": shape.norm != "rms",
+        "biases": shape.biased,
+        "an MLP without a gate": not shape.gated,
+    }
+    what = listed([name for name, there in odd.items() if there], "and")
     limits.refuse(
-        odd,
-        f"the parameters of {view.plan.model.name}: only dense Llama-like ones are known by name",
+        any(odd.values()),
+        f"{what} of {view.plan.model.name}: its files name parameters, and those of dense Llama-like models are known",
         f"--to {'mindformers' if shape.norm == 'rms' and shape.gated else 'dtensor'}",
     )
     for axis in ("tp", "cp", "dp"):

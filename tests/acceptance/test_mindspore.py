@@ -196,7 +196,7 @@ def compiled(devices: int, rank: int, file: Path) -> subprocess.CompletedProcess
     program = Path(__file__).with_name("mindspore_simulated.py")
     return subprocess.run(
         [sys.executable, str(program), json.dumps(spec)],
-        capture_output=True, text=True, check=False, timeout=120,
+        capture_output=True, text=True, check=False, timeout=600,
     )  # fmt: skip
 
 
