@@ -71,7 +71,7 @@ def offloaded(task: Task, rows: Candidates, cost: StateCost) -> StateCost:
     stepped = 1.0 / np.where(level >= OPTIMIZER, shard_ranks(rows), 1.0)
     copied = 4.0 if way.weight_bytes is None else way.weight_bytes
     up, down = copied * stepped / host.rate, way.gradient_bytes * stepped / host.rate
-    moved = kinds.gradients + 2.0 * kinds.optimizer + recipe.weight_bytes
+    moved = HOST_GRADIENT + 2.0 * kinds.optimizer + recipe.weight_bytes
     update = moved * stepped / (HOST_EFFICIENCY * host.bandwidth)
     update = np.maximum(update, np.where(states, 0.0, recipe.weight_bytes * stepped / host.rate))
     update = share * np.maximum(update, np.where(streams, 0.0, down))
