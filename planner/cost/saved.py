@@ -80,6 +80,22 @@ def saved_tensors(form: Structure, tags: frozenset[str]) -> dict[str, float]:
     return kept
 
 
+def scattered_bytes(s: Setting, form: Structure, tags: frozenset[str]) -> dict[str, Array]:
+    """Bytes on one rank of what is kept although its operator runs again, since ranks have reduced it; by tensor.
+
+    Source: torchtitan 0.3.0, activation_checkpoint._get_default_save_ops: results of reduce-scatters.
+    """
+    if EVERY_SECOND not in tags:
+        return {}
+    again = repeated(form.block, tags)
+    made = {name: again[op.name] for op in form.block.operators for name in op.writes}
+    return {
+        m.tensor: made[m.tensor] * saved_tensor_bytes(s, form, m.tensor) * (s.degrees[m.axis] > 1)
+        for m in form.moves
+        if (m.kind, m.phase) == ("reduce-scatter", "forward") and m.tensor in made
+    }
+
+
 def saved_bytes(s: Setting, form: Structure, tags: frozenset[str]) -> Array:
     """Bytes kept from forward to backward on one rank, in the layouts in which tensors stand.
 
@@ -88,6 +104,7 @@ def saved_bytes(s: Setting, form: Structure, tags: frozenset[str]) -> Array:
     total = np.zeros_like(s.sequences)
     for name, share in saved_tensors(form, tags).items():
         total = total + share * saved_tensor_bytes(s, form, name)
+    total = sum(scattered_bytes(s, form, tags).values(), total)
     again = repeated(form.block, tags)
     for op, split in zip(form.block.operators, form.splits, strict=True):
         total = total + (1.0 - again[op.name]) * extra_bytes(s, form.block, op, split)

@@ -15,7 +15,13 @@ from planner.cost.block import (
 )
 from planner.cost.operator_cost import OperatorCost, operator_cost
 from planner.cost.prices import Prices, block_seconds, without_cut
-from planner.cost.saved import recomputed, repeated, saved_tensor_bytes, saved_tensors
+from planner.cost.saved import (
+    recomputed,
+    repeated,
+    saved_tensor_bytes,
+    saved_tensors,
+    scattered_bytes,
+)
 from planner.cost.setting import Setting, setting
 from planner.cost.states import shard_ranks
 from planner.cost.strategies import Move, Structure, required, written
@@ -129,13 +135,17 @@ def _roofline(s: Setting, op: Operator, cost: OperatorCost) -> float:
 
 def _saved_by(s: Setting, form: Structure, tags: frozenset[str]) -> dict[str, float]:
     """Bytes kept for the backward pass, at the first operator that asks for them."""
-    kept = saved_tensors(form, tags)
+    kept = {
+        name: share * _one(saved_tensor_bytes(s, form, name))
+        for name, share in saved_tensors(form, tags).items()
+    }
+    for name, size in scattered_bytes(s, form, tags).items():
+        kept[name] = kept.get(name, 0.0) + _one(size)
     found: dict[str, float] = {}
     for op in form.block.operators:
         for name in (*op.saves, *(use.tensor for use in op.reads)):
             if name in kept:
-                size = kept.pop(name) * _one(saved_tensor_bytes(s, form, name))
-                found[op.name] = found.get(op.name, 0.0) + size
+                found[op.name] = found.get(op.name, 0.0) + kept.pop(name)
     return found
 
 

@@ -12,6 +12,7 @@ NEEDS = {
     "test_bridge.py": "megatron.bridge",
     "test_torchtitan.py": "torchtitan",
     "test_torchtitan_02.py": "torchtitan",
+    "test_selective.py": "torchtitan",
     "test_deepspeed.py": "deepspeed",
     "test_accelerate.py": "accelerate",
     "test_transformers.py": "transformers",

@@ -44,6 +44,8 @@ CASES: dict[str, tuple[str, dict[str, int | str], int]] = {
     "tp": (DENSE, {"tp": 2, "zero": 1, "sp": "off"}, 4),
     "tp-sp": (DENSE, {"tp": 2, "zero": 3}, 4),
     "ring": (DENSE, {"cp": 2, "zero": 3}, 4),
+    "selective": (DENSE, {"zero": 3, "recompute": "selective"}, 2),
+    "selective-tp-sp": (DENSE, {"tp": 2, "zero": 3, "recompute": "selective"}, 4),
     "checkpointed": (DENSE, {"zero": 3, "recompute": "full"}, 2),
     "experts": (SPARSE, {"ep": 2, "zero": 3}, 4),
     "experts-tp-sp": (SPARSE, {"ep": 2, "tp": 2, "zero": 3}, 4),
@@ -141,7 +143,11 @@ def eager(plan: Program) -> dict[str, int]:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if "checkpointed" not in name])
+EVERYTHING = [name for name in CASES if not CASES[name][1].get("recompute")]
+"""Cases that keep all that they need."""
+
+
+@pytest.mark.parametrize("name", EVERYTHING)
 def test_saved_activations_of_every_operator(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
