@@ -75,7 +75,8 @@ def _options(
         return (own,)
     axis = FREE[op.view]
     rest = {a: dim for a, dim in own.items() if a != axis}
-    found = [own, *({**rest, axis: dim} for dim in _free(block, op, trainer.roles[axis]))]
+    role = next(dims for a, dims, name in roles if a == axis and not name)
+    found = [own, *({**rest, axis: dim} for dim in _free(block, op, role))]
     if whole or not _is_matrix(op):
         found.append(rest)
     return tuple(split for n, split in enumerate(found) if split not in found[:n])

@@ -139,7 +139,7 @@ LEVELS = (level_of(4, name="node", bandwidth=4e11, latency=1e-6), level_of(name=
 @given(st.sampled_from([2, 4, 8, 16]), st.sampled_from([1, 2, 4]), st.sampled_from(TRAINERS))
 @many
 def test_traffic_of_data_parallelism(dp, tp, trainer):
-    """fp32 gradients and 2-byte weights, over the levels that the data ranks cross."""
+    """Gradients as the trainer keeps them and 2-byte weights, over the levels that the data ranks cross."""
     task = simple(trainer.name)
     task = replace(task, cluster=cluster_of(dp * tp, *LEVELS))
     where = axis_members(task, single(dp=dp, tp=tp))["dp"]
@@ -147,9 +147,10 @@ def test_traffic_of_data_parallelism(dp, tp, trainer):
         kind: float(collective(kind, BUCKET, where, task.cluster)[0]) / BUCKET
         for kind in ("all-reduce", "reduce-scatter", "all-gather")
     }
-    gather, scatter = 2 * seconds["all-gather"], 4 * seconds["reduce-scatter"]
+    grad = trainer.memory.gradient_bytes
+    gather, scatter = 2 * seconds["all-gather"], grad * seconds["reduce-scatter"]
     found = [cost(task, single(dp=dp, tp=tp, sharding=level)) for level in range(4)]
-    assert found[NONE].once[0, 0] == pytest.approx(4 * seconds["all-reduce"])
+    assert found[NONE].once[0, 0] == pytest.approx(grad * seconds["all-reduce"])
     assert found[ZERO_1].once[0, 0] == pytest.approx(scatter + gather)
     for level in (NONE, ZERO_1):
         assert found[level].each_forward[0, 0] == found[level].each_backward[0, 0] == 0
