@@ -46,6 +46,7 @@ def autotp(**more: Json) -> dict[str, Json]:
         ({"foo": 1}, ["has no key 'foo'"]),
         ({"zero_optimization": {"stage": 1, "overlap_com": True}}, ["DeepSpeed refuses it", "Nearest: overlap_comm"]),
         ({"activation_checkpointing": {"partition_activation": True}}, ["activation_checkpointing has no key"]),
+        ({"zero_optimization": {"stage": 1, "offload_param": {"device": "cpu"}}}, ["does nothing at stage 1"]),
         (autotp(preset_model="lama"), ["preset_model 'lama' is no preset"]),
         (autotp(autotp_sise=2), ["tensor_parallel has no key 'autotp_sise'"]),
         (autotp(partition_config={"layer_spec": []}), ["partition_config has no key 'layer_spec'"]),
@@ -67,6 +68,8 @@ def test_deepspeed(change: dict[str, Json], phrases: list[str], tmp_path: Path) 
     ("change", "phrase"),
     [
         ({"pipeline_type": "1f1b"}, "pipeline_type '1f1b' is taken and means nothing"),
+        ({"foo": 1}, "has no key 'foo'; it is ignored"),
+        ({"default_dp_type": "zero9"}, "default_dp_type 'zero9' is taken and means nothing"),
         ({"chunks": 128}, "chunks 128 is more than the 16 sequences of a data rank"),
         ({"pp_division": "16,15"}, "pp_division holds 31 layers, and the lists have 32"),
     ],
@@ -87,6 +90,12 @@ CHANGES = [
     ("titan-stages", "torchtitan", "disable_cuda_graphs = True", "disable_cuda_graphs = False", "no CUDA graphs"),
     ("titan-stages", "torchtitan", "parallelism.tensor_parallel_degree", "parallelism.tensor_parallel_degre",
      "no key 'tensor_parallel_degre'"),
+    ("titan-stages", "torchtitan", "'1F1B'", "'1F1C'", "torch has no such schedule"),
+    ("titan", "torchtitan", "global_batch_size = 128", "global_batch_size = 63", "63 is no multiple"),
+    ("titan", "torchtitan-0.2", 'mode = "full"', 'mode = "fulll"', "activation_checkpoint.mode is 'fulll'"),
+    ("fsdp", "accelerate", "num_processes: 16", "num_processes: 12", "make 16 ranks, and num_processes is 12"),
+    ("fsdp", "accelerate", "fsdp_offload_params", "fsdp_offlod_params", "has no key 'fsdp_offlod_params'"),
+    ("ascend", "mindformers", "vocab_emb_dp: false", "vocab_emb_dp: true", "vocab_emb_dp is turned off"),
     ("titan", "torchtitan-0.2", "tensor_parallel_degree", "tensor_paralel_degree", "Nearest: tensor_parallel_degree"),
     ("ascend", "mindformers", "expert_parallel: 1", "expert_parallel: 3", "expert_parallel 3 does nothing"),
     ("ascend", "mindformers", "parallel_mode: 1", "parallel_mode: 7", "parallel_mode is '7', and MindSpore refuses it"),
@@ -109,3 +118,17 @@ def test_changed_exports(
     assert phrase not in said(path)
     path.write_text(text.text.replace(before, after))
     assert phrase in said(path)
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "phrase"),
+    [
+        ("ds.json", json.dumps(DEEPSPEED | autotp(autotp_size=3)), "tp 3 cannot split 32 heads"),
+        ("ds.json", json.dumps(DEEPSPEED | {"sequence_parallel_size": 16}), "cp 16 cannot give every rank whole heads"),
+    ],
+)  # fmt: skip
+def test_degrees_that_a_parser_takes(file: str, text: str, phrase: str, tmp_path: Path) -> None:
+    (tmp_path / file).write_text(text)
+    question = Question(model="llama-3-8b", cluster="h100-sxm", seq_len=4096)
+    found = check(tmp_path / file, question, search=False)
+    assert any(phrase in str(fault) for fault in found.broken), found.broken
