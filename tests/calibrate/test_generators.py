@@ -84,7 +84,7 @@ def test_no_rank_keeps_fewer_scores_than_one_alone(tp):
 def test_attention_of_all_maps_needs_no_more_collectives():
     """Each rank attends with its part of every map: what tensor parallelism sums is what it sums in any layer."""
     form = structure(
-        BlockKey(build_generator(made()).blocks[0]), (("tp", ("heads", "kv_heads", "ffn")),)
+        BlockKey(build_generator(made()).blocks[0]), (("tp", ("heads", "kv_heads", "ffn"), ""),)
     )
     assert [(move.kind, move.operator, move.phase) for move in form.moves] == [
         ("all-reduce", "attn.q", "backward"),
