@@ -27,7 +27,7 @@ from planner.plan.schema import Assumption, Fingerprints
 from planner.recipe import DEFAULT_BATCH_TOKENS, PRECISIONS, Lora, OptimizerName, Recipe
 from planner.search.operator_pins import divided
 from planner.search.pins import Pins, parse_pins
-from planner.trainers.registry import get_trainer
+from planner.trainers.registry import check_runs, get_trainer
 from planner.trainers.trainer import Task, Trainer
 from planner.units import show_count, three_digits
 
@@ -127,6 +127,7 @@ def understand(question: Question, cluster: Cluster | None = None) -> Understood
     arch, cluster, trainer, file = _read_parts(question, cluster)
     recipe, assumed = _recipe(question, file, arch, cluster)
     cluster.chip.peak_for(recipe.precision)
+    check_runs(trainer, cluster.chip, recipe.precision)
     whole = model_of(arch, recipe)
     pins = parse_pins(question.pins, trainer, whole)
     model, operators = divided(whole, pins.operators)
@@ -369,8 +370,10 @@ def assumed_hardware(question: Question, trainer: Trainer, cluster: Cluster) -> 
     found = []
     if question.trainer == "megatron":
         found.append(Assumption(key="trainer", text=f"trainer {trainer.name} ({trainer.release})"))
-    found += [Assumption(key="cluster", text=text) for text in cluster.assumed]
     chip = cluster.chip
+    if port := trainer.elsewhere.get(chip.vendor):
+        found.append(Assumption(key="port", text=f"{trainer.name} is not for {chip.name}: {port}"))
+    found += [Assumption(key="cluster", text=text) for text in cluster.assumed]
     if chip.price is not None:
         source = f" ({chip.price_source})" if chip.price_source else ""
         found.append(Assumption(key="price", text=f"${chip.price:.2f} a chip-hour{source}"))

@@ -244,6 +244,7 @@ def row_of(point: Point, answer: Plan | NoPlan) -> Compared:
             "energy_per_million_tokens": None if energy is None else energy.value,
             "bound_by": bound_by(answer),
             "gap": answer.proof.gap,
+            "note": " ".join(each.text for each in answer.assumptions if each.key == "port"),
             "sensitivities": sensitive(question, answer) if point.sensitive else (),
         }
     )

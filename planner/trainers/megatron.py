@@ -93,6 +93,11 @@ MEGATRON = Trainer(
             "copies that show: assumed"
         ),
     ),
+    elsewhere={
+        "huawei": "MindSpeed-LLM is its port (--trainer mindspeed)",
+        "google": "MaxText divides models alike (export --to maxtext)",
+        "intel": "Intel's fork for Gaudi does",
+    },
     rules=choose(
         "chips",
         "order",

@@ -87,6 +87,11 @@ MINDSPORE = Trainer(
             "as nothing measured tells more"
         ),
     ),
+    elsewhere={
+        "nvidia": "its last plugins for GPUs are of CUDA 11.6",
+        **dict.fromkeys(("amd", "google", "intel")),
+    },
+    lacks=frozenset({"fp8"}),
     rules=choose(
         "chips",
         "whole-servers",
@@ -100,7 +105,6 @@ MINDSPORE = Trainer(
         "ring-chunks",
         "fused-ring",
         "token-shards",
-        "fp8-tokens",
         "stages",
         "virtual-pipeline",
         "virtual-chunks",

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from planner.candidates import SCHEDULES, SPLIT, Candidates
 from planner.errors import Fault, PlannerError, listed, nearest
+from planner.hardware.chip import Chip
 from planner.trainers.deepspeed import DEEPSPEED
 from planner.trainers.fsdp import FSDP
 from planner.trainers.generations import current
@@ -39,6 +40,22 @@ def get_trainer(name: str) -> Trainer:
     raise PlannerError.of(
         "T02", f"no trainer named '{name}'. Nearest: {close}.", f"Trainers: {known}."
     )
+
+
+def check_runs(trainer: Trainer, chip: Chip, precision: str) -> None:
+    """Refuse a trainer where it cannot run.
+
+    Raises:
+        PlannerError: on that chip or in that precision it does not (T03); those that do are named.
+    """
+    if trainer.runs_on(chip, precision):
+        return
+    where = precision if precision in trainer.lacks else chip.name
+    able = [
+        t.name for t in TRAINERS if t.runs_on(chip, precision) and chip.vendor not in t.elsewhere
+    ]
+    what = f"{trainer.name} ({trainer.release}) does not run {'in' if where == precision else 'on'} {where}."
+    raise PlannerError.of("T03", what, f"Trainers that do: {listed(able, 'and')}.")
 
 
 def faults(task: Task, candidates: Candidates) -> tuple[Fault, ...]:

@@ -12,6 +12,7 @@ from planner.errors import Fault
 from planner.graph.model import Model
 from planner.graph.operator import DimName
 from planner.graph.placement import AxisName, Chosen
+from planner.hardware.chip import Chip
 from planner.hardware.cluster import Cluster
 from planner.recipe import Recipe
 from planner.units import BoolArray
@@ -213,6 +214,10 @@ class Trainer:
     overlap: Overlap
     overhead: Overhead
     offload: Offload
+    elsewhere: Mapping[str, str | None] = field(default_factory=dict)
+    """By vendor of chips on which its own releases do not run: what does there instead; None where nothing does."""
+    lacks: frozenset[str] = frozenset()
+    """Precisions that it cannot train in."""
     rules: tuple[Rule, ...]
     source: str
 
@@ -231,6 +236,10 @@ class Trainer:
         """
         own = None if tied and operator == "lookup" else self.apart.get((axis, operator))
         return self.roles.get(axis, ()) if own is None else own
+
+    def runs_on(self, chip: Chip, precision: str) -> bool:
+        """Whether it runs on a chip in a precision, itself or as a port; chips of an unknown vendor are its own."""
+        return precision not in self.lacks and self.elsewhere.get(chip.vendor, "") is not None
 
     def padded_vocab(self, vocab: int, tp: int) -> int:
         """Rows of the vocabulary after padding; the same number where the trainer pads nothing."""

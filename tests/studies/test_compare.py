@@ -26,6 +26,19 @@ def found(**changes: object) -> Plan:
     return answer
 
 
+def test_rows_of_a_trainer_say_where_it_needs_a_port_and_where_it_cannot_run() -> None:
+    clusters = ["h100-sxm:8", "910b:8"]
+    ported, refused = (
+        compare(QUESTION, clusters=clusters),
+        compare(replace(QUESTION, trainer="mindspeed"), clusters=clusters),
+    )
+    assert [row.fits for row in ported.rows] == [True, True]
+    assert not ported.rows[0].note
+    assert "--trainer mindspeed" in ported.rows[1].note
+    assert [row.fits for row in refused.rows] == [False, True]
+    assert "does not run on h100-sxm" in refused.rows[0].note
+
+
 def test_rows_are_the_plans() -> None:
     rows = compare(
         QUESTION, clusters=["h100-sxm:8"], chips=[8, 16], what_if=["node.bandwidth=0.1x"]

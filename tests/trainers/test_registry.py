@@ -10,6 +10,7 @@ import pytest
 
 from planner.candidates import SHARDING, Candidates
 from planner.errors import PlannerError
+from planner.question import Question, understand
 from planner.trainers import wording
 from planner.trainers.registry import TRAINERS, faults, get_trainer, notes
 from planner.trainers.rules import RULES, pipeline
@@ -142,3 +143,36 @@ def test_several_faults_come_together(task_of: MakeTask, rows_of: MakeRows) -> N
 def test_a_good_layout_has_no_faults(task_of: MakeTask, rows_of: MakeRows) -> None:
     row = rows_of({"dp": 2, "tp": 2, "pp": 2, "sp": True, "sharding": "ZeRO-1"})
     assert faults(task_of({"chips": 8}), row) == ()
+
+
+@pytest.mark.parametrize(
+    ("trainer", "cluster", "precision", "able"),
+    [
+        ("mindspeed", "h100-sxm:8", "bf16", "megatron, torchtitan, fsdp and deepspeed"),
+        ("mindspore", "tpu-v5p:4", "bf16", "torchtitan, fsdp and deepspeed"),
+        ("mindspore", "h100-sxm:8", "fp8", "megatron, torchtitan, fsdp and deepspeed"),
+    ],
+)
+def test_a_trainer_is_refused_where_it_does_not_run(trainer, cluster, precision, able) -> None:
+    asked = Question(model="gpt2", cluster=cluster, trainer=trainer, precision=precision)
+    with pytest.raises(PlannerError) as caught:
+        understand(asked)
+    (fault,) = caught.value.faults
+    assert fault.code == "T03"
+    assert fault.fix == (f"Trainers that do: {able}.",)
+
+
+@pytest.mark.parametrize(
+    ("trainer", "cluster", "port"),
+    [
+        ("megatron", "h100-sxm:8", ""),
+        ("megatron", "ascend-910b2:8", "--trainer mindspeed"),
+        ("mindspeed", "ascend-910b2:8", ""),
+        ("mindspore", "h100-sxm:8", "CUDA 11.6"),
+    ],
+)
+def test_what_runs_in_place_of_a_trainer_is_among_what_is_assumed(trainer, cluster, port) -> None:
+    known = understand(Question(model="gpt2", cluster=cluster, trainer=trainer))
+    told = [each.text for each in known.assumptions if each.key == "port"]
+    assert len(told) == bool(port)
+    assert all(port in text for text in told)
