@@ -16,7 +16,7 @@ from planner.search.front import front
 from planner.search.idle import better, divides_badly, fewer
 from planner.search.pin_prices import Without, pin_prices
 from planner.search.pins import Pins
-from planner.search.stages.winners import best_cuts
+from planner.search.stages.winners import JUDGED, best_cuts
 
 
 def plan(
@@ -38,11 +38,10 @@ def plan(
     known = understand(question)
     own = _own(known, question)
     deadline = time.monotonic() + question.time_limit
-    raw = search(
-        known.task, known.pins, top=question.top, time_limit=question.time_limit, progress=progress
-    )
-    outcome = best_cuts(raw, known.pins, deadline)
-    without = Without(known.task, known.pins, (raw, outcome), question.top, deadline)
+    rows, limit = max(question.top, JUDGED), question.time_limit
+    raw = search(known.task, known.pins, top=rows, time_limit=limit, progress=progress)
+    outcome = best_cuts(raw, known.pins, deadline, question.top)
+    without = Without(known.task, known.pins, (raw, outcome), rows, deadline)
     if time.monotonic() > deadline:  # some of the winners kept their even stages
         outcome = replace(outcome, stopped=True)
     outcome, idle = _some_idle(known, question, outcome, deadline)
@@ -94,5 +93,6 @@ def _some_idle(
     chips = fewer(task.cluster) if nothing or divides_badly(task.cluster.num_chips) else ()
     if not chips or left <= 0 or outcome.stopped:
         return outcome, ""
-    part = search(replace(task, chips=chips), pins, top=question.top, time_limit=left)
-    return better(outcome, best_cuts(part, pins, deadline))
+    rows = max(question.top, JUDGED)
+    part = search(replace(task, chips=chips), pins, top=rows, time_limit=left)
+    return better(outcome, best_cuts(part, pins, deadline, question.top))

@@ -32,6 +32,9 @@ DIVIDED = 16
 PASSES = 1 << 16
 """Forward passes of one chunk in all schedules that are simulated for it; a layout that would exceed them keeps its
 even stages. Deep models have many chunks and micro-batches, and whoever asks should not wait for them."""
+JUDGED = 5
+"""The fastest layouts that decide which others are divided, however many are shown: an answer of one row is the
+first of five."""
 OWN = (
     *(name for name in SAME if name != "recompute"),
     *("sharding", "shard_group", "sp", "order", "schedule", "operators"),
@@ -68,17 +71,18 @@ class _Rival:
     """Its row of the space."""
 
 
-def best_cuts(outcome: Outcome, pins: Pins, deadline: float) -> Outcome:
+def best_cuts(outcome: Outcome, pins: Pins, deadline: float, shown: int = JUDGED) -> Outcome:
     """The same outcome with the best stages of its layouts, in the order of their steps.
 
     Args:
         outcome: of a search.
         pins: its pins; a pinned recompute holds for all layers.
         deadline: monotonic seconds after which what is left keeps its even stages.
+        shown: how many of them to return.
     """
     if outcome.best is None:
         return outcome
-    task, top = outcome.best.task, len(outcome.step)
+    task, top = outcome.best.task, min(JUDGED, len(outcome.step))
     fixed = pins.fixed("recompute") is not None
     mixing: Mixing = "alike" if fixed else task.trainer.mixes_recompute
     candidates = outcome.space.candidates
@@ -88,7 +92,7 @@ def best_cuts(outcome: Outcome, pins: Pins, deadline: float) -> Outcome:
     known = dict(zip(layouts, even, strict=True))
     least = _divide(outcome, mixing, known, top, deadline)
     entries = sorted((*known.values(), *even), key=lambda entry: entry.step)
-    chosen = _distinct(entries, candidates)[:top]
+    chosen = _distinct(entries, candidates)[:shown]
     index = np.array([entry.index for entry in chosen])
     step = np.array([entry.step for entry in chosen])
     return replace(
@@ -116,7 +120,8 @@ def _divide(
     candidates, least, tried, spent = outcome.space.candidates, np.inf, 0, 0
     late = Schedule(int(candidates.schedule[0])).adaptive
     worst = _worst(known, top)
-    for rival, layout in _in_turn(_rivals(outcome, mixing), known, candidates, mixing):
+    first = list(known)[:top]
+    for rival, layout in _in_turn(_rivals(outcome, mixing), first, candidates, mixing):
         bound, index = rival.bound, rival.index
         if bound >= worst:
             continue
@@ -168,7 +173,7 @@ def _in_turn(
 def _rivals(outcome: Outcome, mixing: Mixing) -> list[_Rival]:
     """Layouts that may be faster than the slowest winner with some stages, the least bounds first."""
     assert outcome.best is not None
-    task, worst = outcome.best.task, float(outcome.step[-1])
+    task, worst = outcome.best.task, float(outcome.step[:JUDGED][-1])
     rows, limit = outcome.space.candidates, room(task)
     whole = outcome.bounded.fits & (rows.pp > 1) & task.trainer.uneven_stages
     found: list[_Rival] = []
