@@ -117,7 +117,7 @@ def _pace(p: Prices, stage: int) -> Prices:
     if p.mix is None:
         return p
     slow = max(p.mix.at(stage), key=lambda part: float(_work(stage_times(part))[stage]))
-    return replace(slow, mix=p.mix)
+    return replace(slow, sends=replace(slow.sends, ends=p.sends.ends), mix=p.mix)
 
 
 def _host_update(p: Prices, times: StageTimes, stage: int) -> float:

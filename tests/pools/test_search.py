@@ -110,7 +110,7 @@ def test_bounds_are_below_every_placing(limit):
     rows = rows.take(rows.recompute == 0)
     some = rows.take(np.arange(0, len(rows), max(1, len(rows) // 3)))
     parts = tuple(prices(task, some) for task in site.tasks)
-    fast = speeds(parts)
+    fast = speeds(parts, site.link)
     need = needs(parts, [[0]] * len(some))
     overhead = site.tasks[0].trainer.overhead
     beside = Beside(overhead.step, overhead.jitter, site.tasks[0].model.num_layers)

@@ -9,12 +9,15 @@ combination of stage times with coefficients a_k on stages of pool k is at least
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from planner.cost.collectives import collective
 from planner.cost.partition import block_counts
 from planner.cost.prices import Prices, block_seconds
+from planner.cost.sends import shared_bytes
+from planner.hardware.cluster import Level
 from planner.units import Array, IntArray
 
 HALVINGS = 40
@@ -37,6 +40,8 @@ class Speeds:
     """``(n,)``."""
     chips: IntArray
     """Chips of a stage; ``(n,)``."""
+    ends: Array
+    """Least seconds between the first and the last stage, on different pools, for tables that both have; ``(n,)``."""
 
     def repeat(self, index: int, count: int) -> Speeds:
         """One of the layouts so many times."""
@@ -48,11 +53,12 @@ class Speeds:
             self.alike[some],
             self.micro_batches[some],
             self.chips[some],
+            self.ends[some],
         )
 
 
-def speeds(parts: Sequence[Prices]) -> Speeds:
-    """Speeds of the same layouts priced on every pool."""
+def speeds(parts: Sequence[Prices], link: Level) -> Speeds:
+    """Speeds of the same layouts priced on every pool; ``link`` is what lies between pools."""
     model = parts[0].task.model
     counts = block_counts(model)
     kinds = slice(1, 1 + len(model.blocks))
@@ -66,7 +72,18 @@ def speeds(parts: Sequence[Prices]) -> Speeds:
         alike=((seconds / whole[..., None]).min(axis=0) * counts).sum(axis=-1),
         micro_batches=parts[0].micro_batches,
         chips=rows.dp * rows.cp * rows.tp,
+        ends=np.sort([_ends(part, link) for part in parts], axis=0)[1],
     )
+
+
+def _ends(part: Prices, link: Level) -> Array:
+    """Seconds of shared tables over the link between pools; ``(n,)``."""
+    cluster = part.task.cluster
+    linked = replace(cluster, levels=(*cluster.levels, link))
+    pair = np.ones((len(linked.levels), 1), dtype=np.int64)
+    pair[-1] = 2
+    size = shared_bytes(part.task, part.table, part.key)
+    return np.where(part.rows.folded, 0.0, collective("all-reduce", size, pair, linked))
 
 
 def _after(part: Prices, counts: IntArray) -> Array:
@@ -118,7 +135,8 @@ def step_bounds(found: Speeds, stages: IntArray, beside: Beside, *, at_most: boo
     least = np.where(used, found.whole, np.inf).min(axis=0)
     makespan = np.maximum(makespan, least * found.alike)
     after = np.max([_even(stages, np.maximum(part, 1e-30)) for part in found.after], axis=0)
-    return np.asarray(makespan * (1.0 + beside.jitter) + after + beside.overhead)
+    after = after + found.ends + beside.overhead
+    return np.asarray(makespan * (1.0 + beside.jitter) + after)
 
 
 def _even(stages: IntArray, whole: Array) -> Array:

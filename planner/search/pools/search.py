@@ -107,10 +107,9 @@ class _State:
         """Seconds that a layout must beat to matter."""
         return min(self.reached, self.best[0].step if self.best else np.inf)
 
-    @property
-    def longest(self) -> float:
-        """Seconds that its schedule may take at most."""
-        return (self.limit - self.beside.overhead) / (1.0 + self.beside.jitter)
+    def after(self, row: int) -> float:
+        """Least seconds of a layout's step that its schedule does not know."""
+        return self.beside.overhead + float(self.speeds.ends[row])
 
     @property
     def beside(self) -> Beside:
@@ -156,7 +155,9 @@ def search_pipelines(
         return Pipelines((), np.inf, 0, 0, stopped=False)
     parts = tuple(prices(task, rows) for task in site.tasks)
     modes = [_modes(site.tasks[0].trainer, pins, int(own)) for own in rows.recompute]
-    state = _State(site, pins, rows, parts, speeds(parts), needs(parts, modes), reached, top, seats)
+    state = _State(
+        site, pins, rows, parts, speeds(parts, site.link), needs(parts, modes), reached, top, seats
+    )
     heap, stopped = _first(state), False
     searched = sum(state.numbers(int(chips)).shape[1] for chips in state.speeds.chips)
     while heap and heap[0][0] < state.limit * (1.0 - EQUAL):
@@ -219,11 +220,11 @@ def _tightened(state: _State, each: _Open) -> Iterator[tuple[float, _Node]]:
     for row, (_, found) in enumerate(seats):
         pools[row, -sum(found.stages) :] = found.of_stage
     m = int(state.speeds.micro_batches[each.row])
-    beside, layers = state.beside, state.beside.layers
-    seconds = makespans(state.needs, each.row, pools, m, layers, state.longest)
+    slower, after = 1.0 + state.beside.jitter, state.after(each.row)
+    longest = (state.limit - after) / slower
+    seconds = makespans(state.needs, each.row, pools, m, state.beside.layers, longest)
     for (bound, found), least in zip(seats, seconds.tolist(), strict=True):
-        more = least * (1.0 + beside.jitter) + beside.overhead
-        yield max(bound, more), _Seated(each.row, found)
+        yield max(bound, least * slower + after), _Seated(each.row, found)
 
 
 def _look(state: _State, each: _Seated) -> None:

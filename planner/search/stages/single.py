@@ -34,6 +34,8 @@ class Single(Runs):
                 left out.
         """
         sizes = self._sizes(reached)
+        if not len(sizes):
+            return  # not even stages without layers
         layers = self.model.layers
         numbers: dict[tuple[int, ...], int] = {}
         runs = np.full((len(layers) + 1, len(sizes)), -1)
