@@ -143,3 +143,11 @@ def test_a_pin_finds_no_stages_that_the_free_search_passes_over(pin):
     )
     free, pinned = plan(question), plan(replace(question, pins=(pin,)))
     assert free.step <= pinned.step * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("what_if", [(), ("node.bandwidth=0.1x",)])
+def test_how_many_rows_are_shown_changes_no_row(what_if):
+    question = Question(model="llama-3-8b", cluster="h100-sxm:16", what_if=what_if)
+    found = [plan(replace(question, top=top)) for top in (1, 3, 5, 12)]
+    assert len({each.step for each in found}) == 1
+    assert len({each.degrees.model_dump_json() for each in found}) == 1
