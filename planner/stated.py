@@ -23,7 +23,7 @@ from planner.search.engine import fits, preference, search
 from planner.search.idle import divides_badly, fewer
 from planner.search.miss import least_memory
 from planner.search.operator_faults import unsatisfied
-from planner.search.pins import Pin, Pins, from_layout
+from planner.search.pins import ANY_OFFLOAD, Pin, Pins, from_layout
 from planner.search.semi_automatic import plan_operators
 from planner.search.space import Space, build_space
 from planner.search.stages.stated import stated_cut
@@ -184,8 +184,9 @@ class Filled:
         """What could have been otherwise, in the words of a layout."""
         rows, words = self.rows, layout_of(degrees_of(self.prices))
         alike = rows.take(rows.sharding == self.prices.rows.sharding[0])
-        columns = {c: getattr(alike if c == "shard_group" else rows, c) for c in OPEN}
-        several = [OPEN[c] for c, values in columns.items() if values.min() < values.max()]
+        open_ = OPEN | {"offload": "offload"}
+        columns = {c: getattr(alike if c == "shard_group" else rows, c) for c in open_}
+        several = [open_[c] for c, values in columns.items() if values.min() < values.max()]
         divided = DIVISION if "recompute" in several else ()
         return {word: words[word] for word in (*several, *divided) if word in words}
 
@@ -193,7 +194,8 @@ class Filled:
 def fastest(stated: Stated, pins: Pins, time_limit: float, *, usual: bool = False) -> Filled:
     """The fastest way that fits to fill in a layout; where none fits, the one that needs least memory.
 
-    Layers are divided, and recompute alike, as the search finds it best where recompute is open; evenly otherwise.
+    Layers are divided, and recompute alike, as the search finds it best where recompute is open; evenly otherwise. Host
+    memory is looked at only where something is open, nothing fits without, and nobody says what is kept there.
 
     Args:
         stated: the layout.
@@ -204,6 +206,16 @@ def fastest(stated: Stated, pins: Pins, time_limit: float, *, usual: bool = Fals
     Raises:
         PlannerError: as :func:`ways`; pins on operators that no way satisfies.
     """
+    found = _fastest(stated, pins, time_limit, usual=usual)
+    held = pins.on(("offload",)) or stated.pins.on(("offload",))
+    if found.proof.fitting or found.proof.stopped or held:
+        return found
+    away = _fastest(stated, replace(pins, pins=(*pins.pins, ANY_OFFLOAD)), time_limit)
+    return away if away.proof.fitting else found
+
+
+def _fastest(stated: Stated, pins: Pins, time_limit: float, *, usual: bool = False) -> Filled:
+    """The same for one space of ways."""
     task, rows = of_operators(stated.task, pins, ways(stated, pins, usual=usual))
     if not len(rows):
         raise PlannerError(*unsatisfied(stated.task, pins.operators, stated.row))

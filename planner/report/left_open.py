@@ -14,7 +14,7 @@ def left_open(plan: Plan) -> dict[str, list[str]]:
     if found is None:
         return {}
     why = "the fastest that fits" if plan.fits else "nothing fits: this needs least memory"
-    lines = {"Left open": [*_chosen(plan, found), f"({why})"]}
+    lines = {"Left open": _with(_chosen(plan, found), why)}
     if found.refused:
         lines["Defaults"] = [
             f"{plan.trainer} cannot run what it would take itself: {found.refused}"
@@ -31,6 +31,11 @@ def left_open(plan: Plan) -> dict[str, list[str]]:
             f"({plan.trainer} by itself{': ' + ', '.join(differ) if differ else ''})",
         ]
     return lines
+
+
+def _with(pieces: list[str], why: str) -> list[str]:
+    """Pieces of a line with the reason behind the last."""
+    return [*pieces[:-1], " ".join([*pieces[-1:], f"({why})"])]
 
 
 def _chosen(plan: Plan, found: LeftOpen) -> list[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from itertools import chain
 
 import numpy as np
 
@@ -149,7 +148,16 @@ def _remedies(task: Task, pins: Pins, larger: Iterable[Cluster]) -> Iterator[Rem
         for c in larger
     )
     recipe, usable = task.recipe, task.cluster.chip.memory_bytes
-    lifted = [("no --memory-limit", "", replace(task, memory_limit=usable))]
+    held = pins.on(("offload",))
+    free = tuple(pin for pin in pins.pins if pin not in held)
+    away, far = replace(pins, pins=(*free, ANY_OFFLOAD)), "slower: host memory is far"
+    lifted = None
+    if task.memory_limit < usable:
+        whole, word = replace(task, memory_limit=usable), "no --memory-limit"
+        lifted = _remedy(pins, word, "", whole)
+        remedy = lifted or (None if held else _remedy(away, word, far, whole))
+        if remedy is not None:
+            yield remedy
     small = replace(task, recipe=replace(recipe, optimizer="adamw-8bit"))
     states = [("--optimizer adamw-8bit", "changes convergence: check first", small)]
     lora = Lora()
@@ -161,18 +169,15 @@ def _remedies(task: Task, pins: Pins, larger: Iterable[Cluster]) -> Iterator[Rem
     few = [(f"lora: {{rank: {lora.rank}}} in a recipe file", "trains adapters only", tuned)]
     for kind in (
         clusters,
-        chain(lifted if task.memory_limit < usable else [], chips),
+        () if lifted else chips,
         states if recipe.optimizer == "adamw" else [],
         few if recipe.lora is None else [],
     ):
         remedy = next(filter(None, (_remedy(pins, *change) for change in kind)), None)
         if remedy is not None:
             yield remedy
-    held = pins.on(("offload",))
     if held:
-        free = replace(pins, pins=tuple(pin for pin in pins.pins if pin not in held))
-        away = replace(free, pins=(*free.pins, ANY_OFFLOAD))
-        remedy = _remedy(away, f"--pin {ANY_OFFLOAD.text}", "slower: host memory is far", task)
+        remedy = _remedy(away, f"--pin {ANY_OFFLOAD.text}", far, task)
         if remedy is not None:
             yield remedy
 

@@ -119,6 +119,28 @@ def test_where_nothing_fits_it_needs_least_memory():
     assert "None of " in plain(render(found))
 
 
+def test_host_memory_is_left_open_where_nothing_fits_without():
+    asked = Question(
+        model="llama-3-8b",
+        cluster="rtx-3090:8",
+        trainer="fsdp",
+        global_batch=16,
+        seq_len=1024,
+        precision="fp16",
+    )
+    layout = {"zero": 3, "mbs": 1, "recompute": "full"}
+    found = price(asked, layout)
+    assert found.fits
+    best = plan(replace(asked, pins=(*pins_of(layout), "dp=8", "offload=any")))
+    assert found.left_open.chosen["offload"] == best.degrees.offload != "none"
+    assert found.step == pytest.approx(best.step)
+    for held in (price(asked, layout | {"offload": "none"}), price(asked, layout, usual=True)):
+        assert not held.fits
+        assert held.degrees.offload == "none"
+    page = " ".join(plain(render(price(asked, layout | {"offload": "none"}))).split())
+    assert "Left open shard-group=8 (nothing fits: this needs least memory)" in page
+
+
 def test_defaults_that_cannot_run_are_said_with_their_reason():
     """ZBV has two chunks a stage, and one is the default."""
     found = price(replace(LLAMA, trainer="torchtitan"), {"pp": 4, "schedule": "zbv"})

@@ -45,6 +45,20 @@ def test_a_limit_of_the_user_is_lifted_before_another_chip_is_named():
     assert isinstance(plan(replace(asked, memory_limit=None)), Plan)
 
 
+def test_lifting_a_limit_is_offered_where_host_memory_is_needed_too():
+    asked = Question(model="llama-3-8b", cluster="h100-sxm:1", memory_limit="40", seq_len=4096)
+    found = plan(asked)
+    assert isinstance(found, NoPlan)
+    lifted, more = found.remedies[:2]
+    assert (lifted.change, lifted.note) == ("no --memory-limit", "slower: host memory is far")
+    assert more.change.endswith("chips")
+    roomy = plan(replace(asked, memory_limit=None))
+    assert isinstance(roomy, Plan)
+    assert roomy.host_memory > 0
+    held = plan(replace(asked, pins=("offload=none",)))
+    assert "no --memory-limit" not in [remedy.change for remedy in held.remedies]
+
+
 def test_states_that_nothing_shards_are_said_to_be_so():
     found = plan(Question(model="llama-3-70b", cluster="h100-sxm:4", pins=("offload=none",)))
     assert isinstance(found, NoPlan)
