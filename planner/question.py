@@ -266,7 +266,7 @@ def _recipe(
         told.append(Assumption(key=key, text=text.format(value) + origin))
         return value
 
-    seq = _checked_seq(settle("seq_len", arch.max_seq, "seq {}", " (model's maximum)"))
+    seq = _checked_seq(settle("seq_len", arch.max_seq, "seq {}", f" ({arch.assumed})"))
     default = default_batch(seq, cluster.num_chips)
     tokens = f" ({show_count(default * seq)} tokens)"
     batch: int | str = settle("global_batch", default, "global batch {} sequences", tokens)

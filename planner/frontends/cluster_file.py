@@ -206,17 +206,23 @@ def _cluster(source: YamlSource, folders: Sequence[Path], chip: Chip | None = No
     if file is None or chip is None or faults:
         raise PlannerError(*faults)
     unstated = () if file.num_chips else (ONE_HOST,)
+    levels = tuple(level_from(level) for level in file.levels)
+    usual = tuple(
+        f"{level.bandwidth / GB * 8:g} Gb/s a chip in {level.name} (usual for {level.link}; not in the file)"
+        for level, written in zip(levels, file.levels, strict=True)
+        if source.positions and written.bandwidth_gbps is None
+    )
     return Cluster(
         name=file.name,
         chip=chip,
         num_chips=file.num_chips or file.chips_per_host,
-        levels=tuple(level_from(level) for level in file.levels),
+        levels=levels,
         chips_per_host=file.chips_per_host,
         host_bandwidth=file.host_bandwidth_gbps,
         host_sharers=file.host_sharers,
         host_memory=file.host_memory_gib,
         host_memory_bandwidth=file.host_memory_bandwidth_gbps,
-        assumed=(*file.assumed, *unstated),
+        assumed=(*file.assumed, *unstated, *usual),
         sources=file.sources,
         calibrated=Calibration(**file.calibrated.model_dump()) if file.calibrated else None,
     )

@@ -182,10 +182,24 @@ def checked(
         return model.model_validate(source.data if data is None else data)
     except ValidationError as error:
         whole = source.data if data is None else data
+        items = error.errors(include_url=False)
+        misspelt = {
+            (*item["loc"][:-1], *_meant(model, item["loc"]))
+            for item in items
+            if item["type"] == "extra_forbidden"
+        }
         faults = [
-            _fault(source, model, noun, whole, at, item) for item in error.errors(include_url=False)
+            _fault(source, model, noun, whole, at, item)
+            for item in items
+            if item["type"] != "missing" or item["loc"] not in misspelt
         ]
         raise PlannerError(*faults) from None
+
+
+def _meant(model: type[BaseModel], path: KeyPath) -> list[str]:
+    """The key that an unknown one is like; none where none is."""
+    valid = _keys(model, path[:-1])
+    return get_close_matches(str(path[-1]).lower(), valid, n=1, cutoff=0.5)
 
 
 def _fault(
@@ -202,7 +216,7 @@ def _fault(
     place = (*at, *path)
     if kind == "extra_forbidden":
         valid = _keys(model, path[:-1])
-        close = get_close_matches(key.lower(), valid, n=1, cutoff=0.5)
+        close = _meant(model, path)
         hint = f" Possible: {listed(valid)}." if valid else ""
         hint = f" Did you mean '{close[0]}'?" if close else hint
         return Fault("Y01", f"unknown key '{key}' in {inside}.{hint}", where=source.where(place))

@@ -154,6 +154,8 @@ def _language_part(
     kind = str(data.get("model_type") or "")
     if not forced:
         _refuse(data, path)
+    if isinstance(inside := data.get("thinker_config"), dict):
+        data = data | inside
     text = data.get("text_config")
     if text is not None and not isinstance(text, dict):
         raise PlannerError.of("M04", f"{path} gives text_config as something else than an object.")

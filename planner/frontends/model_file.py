@@ -166,8 +166,12 @@ def _counted_layers(source: YamlSource, data: dict[str, Json]) -> dict[str, Json
     return {**data, "layers": [{"of": [], "times": int(number)}]}
 
 
+OTHER = ("kinds", "layers", "assumed")
+"""Fields of an architecture that a description has in another form, or not at all."""
+
+
 def _plain_fields() -> tuple[str, ...]:
-    return tuple(f.name for f in fields(Architecture) if f.name not in ("kinds", "layers"))
+    return tuple(f.name for f in fields(Architecture) if f.name not in OTHER)
 
 
 def _overridden(source: YamlSource, given: Overrides) -> Json:

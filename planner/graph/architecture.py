@@ -100,6 +100,8 @@ class Architecture:
     vocab: int
     max_seq: int
     """Longest sequence the model card states; the default of ``--seq-len``."""
+    assumed: str = "model's maximum"
+    """What ``max_seq`` is, in words."""
     kinds: tuple[Layer, ...]
     layers: tuple[int, ...]
     """For every layer in order, the index of its kind."""

@@ -155,6 +155,42 @@ LLAMA = {
 }
 
 
+def test_a_language_part_is_found_inside_a_thinker():
+    inside = LLAMA | {"model_type": "qwen2_5_omni_text", "architectures": None}
+    thinker = {"text_config": inside, "audio_config": {"d_model": 8}, "model_type": "thinker"}
+    data = {"model_type": "qwen2_5_omni", "thinker_config": thinker, "talker_config": {}}
+    with pytest.raises(PlannerError, match="--set part=text") as caught:
+        read_config(data)
+    assert caught.value.faults[0].code == "M03"
+    arch = read_config(data, overrides={"part": "text"})
+    assert "left out" in arch.source
+    alone = build_model(read_config(LLAMA | {"model_type": "qwen2", "architectures": None}), 128)
+    assert build_model(arch, 128).num_params == alone.num_params
+
+
+NEOX = {
+    "model_type": "gpt_neox",
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "vocab_size": 100,
+    "intermediate_size": 200,
+}
+
+
+@pytest.mark.parametrize("kind", ["gpt_neox", "phi"])
+def test_a_width_that_no_file_states_is_not_guessed(kind):
+    data = NEOX | {"model_type": kind, "intermediate_size": None}
+    with pytest.raises(PlannerError, match="no intermediate_size") as caught:
+        read_config(data)
+    assert caught.value.faults[0].code == "M02"
+
+
+def test_a_longest_sequence_that_no_file_states_is_no_maximum_of_the_model():
+    assert read_config(NEOX).assumed == "usual for the family; no max_position_embeddings"
+    assert read_config(NEOX | {"max_position_embeddings": 64}).assumed == "model's maximum"
+
+
 def test_missing_key_value_heads_mean_one_for_every_head():
     data = {key: value for key, value in LLAMA.items() if key != "num_key_value_heads"}
     attention = read_config(data).kinds[0].attention

@@ -184,7 +184,7 @@ def test_numbers_of_layers_that_cannot_be(layers):
 
 def test_several_faults_together():
     text = GOOD.replace("hidden: 64", "hidden: -1").replace("vocab: 100", "vocabulary: 100")
-    assert len(fault_of(text)) == 3
+    assert [text[-5:] for text in fault_of(text)] == ["[U02]", "[Y01]"]
 
 
 @pytest.mark.parametrize("text", ["", "3", "- a\n- b", "just words", "layers: 3"])
@@ -224,9 +224,10 @@ def test_folders_come_before_the_packaged_catalogue(tmp_path):
     ],
 )
 def test_the_schema_has_every_field_of_the_architecture(part, inner):
-    assert {field.name for field in fields(inner)} <= set(part.model_fields)
+    told = {"assumed"}  # what is said of a number, no number
+    assert {field.name for field in fields(inner)} - told <= set(part.model_fields)
     for field in fields(inner):
-        if field.default is not MISSING:
+        if field.name not in told and field.default is not MISSING:
             assert part.model_fields[field.name].default == field.default
     assert part.model_json_schema()["type"] == "object"
 

@@ -81,7 +81,7 @@ def gpt_neox(c: Config) -> Architecture:
     base = shape(c)
     bias = c.flag("attention_bias", default=True)
     core = attention(c, base.hidden, kv=(), qkv_bias=bias, out_bias=bias)
-    width = c.size("intermediate_size", default=4 * base.hidden)
+    width = c.size("intermediate_size")
     side = 2 if c.flag("use_parallel_residual", default=True) else 0
     return _stack(c, base, core, Mlp(width=width, gated=False, bias=True), parallel=side)
 
@@ -165,7 +165,7 @@ def phi(c: Config) -> Architecture:
     base = shape(c)
     norm = "head" if c.flag("qk_layernorm") else "none"
     core = attention(c, base.hidden, qkv_bias=True, out_bias=True, qk_norm=norm)
-    width = c.size("intermediate_size", default=4 * base.hidden)
+    width = c.size("intermediate_size")
     mlp = Mlp(width=width, gated=False, bias=True)
     return _stack(c, base, core, mlp, parallel=1, head_bias=True)
 

@@ -33,6 +33,7 @@ class Shape:
     layers: int
     vocab: int
     max_seq: int
+    assumed: str
     tied: bool
 
 
@@ -55,6 +56,7 @@ def shape(
         layers=c.size(*layers, most=MAX_LAYERS),
         vocab=c.size(*vocab, default=default_vocab),
         max_seq=c.size(*seq, default=default_seq, most=10**9),
+        assumed="model's maximum" if c.states(*seq) else f"usual for the family; no {seq[0]}",
         tied=c.flag("tie_word_embeddings", default=tied),
     )
 
@@ -115,6 +117,7 @@ def architecture(
         hidden=base.hidden,
         vocab=base.vocab,
         max_seq=base.max_seq,
+        assumed=base.assumed,
         kinds=tuple(replace(layer, name=name) for layer, name in names.items()),
         layers=tuple(indices[layer] for layer in layers),
         norm=norm,

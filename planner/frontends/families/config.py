@@ -58,6 +58,10 @@ class Config:
             return int(value)
         return None
 
+    def states(self, *names: str) -> bool:
+        """Whether any of these keys has a value."""
+        return any(self.data.get(name) is not None for name in names)
+
     def agree(self, *names: str) -> None:
         """Names of one thing that do not say the same: which one counts would be a guess."""
         said = {name: self.data[name] for name in names if self.data.get(name) is not None}
