@@ -148,13 +148,19 @@ def render_largest(found: Largest, width: int) -> list[Line]:
     styles: list[Style] = [
         "good" if row is found.answer else "" if row.fits else "dim" for _, row in found.curve
     ]
-    title: Line = (Span(f"  {_largest_title(found)}", "head"),)
+    title = styled(flow([_largest_title(found)], " ", width, "  ", 2), "head")
     curve = table(largest_columns(found), width, styles)
-    return [title, BLANK, *_largest_verdict(found, width), BLANK, *curve]
+    return [*title, BLANK, *_largest_verdict(found, width), BLANK, *curve]
 
 
 def _largest_title(found: Largest) -> str:
-    return f"{found.model.name} on {(found.answer or found.curve[0][1]).cluster}"
+    recipe, cluster = found.recipe, (found.answer or found.curve[0][1]).cluster
+    tokens = recipe.global_batch * recipe.seq
+    kept = {
+        "seq-len": f"{tokens:,} tokens a step however long ({recipe.global_batch:,} × {recipe.seq:,})",
+        "global-batch": f"sequences of {recipe.seq:,} tokens",
+    }[found.what]
+    return f"{found.model.name} on {cluster}, {kept}, {recipe.precision}"
 
 
 def _largest_verdict(found: Largest, width: int) -> list[Line]:

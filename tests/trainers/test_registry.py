@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import doctest
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from planner.candidates import SHARDING, Candidates
 from planner.errors import PlannerError
+from planner.planning import plan
 from planner.question import Question, understand
 from planner.trainers import wording
 from planner.trainers.registry import TRAINERS, faults, get_trainer, notes
@@ -176,3 +178,11 @@ def test_what_runs_in_place_of_a_trainer_is_among_what_is_assumed(trainer, clust
     told = [each.text for each in known.assumptions if each.key == "port"]
     assert len(told) == bool(port)
     assert all(port in text for text in told)
+
+
+def test_virtual_stages_under_another_schedule_name_all_that_have_them() -> None:
+    asked = Question(model="gpt2", cluster="h100-sxm:8", trainer="torchtitan", global_batch=64)
+    with pytest.raises(PlannerError) as caught:
+        plan(replace(asked, pins=("vpp=5", "schedule=1f1b")))
+    (fault,) = caught.value.faults
+    assert fault.fix == ("It can with interleaved or zb-h1.",)

@@ -137,8 +137,8 @@ def _virtual_fault(task: Task, candidates: Candidates) -> Fault:
         return Fault("T01", what, ("Interleaving needs 2 or more virtual stages.",))
     if code in FOLDED:
         return Fault("T01", what, ("A schedule in a V needs 2 virtual stages.",))
-    can = "interleaved" in task.trainer.schedules
-    return Fault("T01", what, ("It can with interleaved." if can else "It can with vpp 1.",))
+    can = [each for each in task.trainer.schedules if SCHEDULES.index(each) in LOOPED]
+    return Fault("T01", what, (f"It can with {listed(can) if can else 'vpp 1'}.",))
 
 
 VIRTUAL = Rule(
