@@ -67,7 +67,7 @@ def pricing_rate(runs: int) -> tuple[int, float]:
     from planner.cost.prices import prices, step_bound
     from planner.cost.table import block_table
     from planner.question import Question, understand
-    from planner.search.engine import SLICE
+    from planner.search.bounded import SLICE
     from planner.search.space import build_space
 
     known = understand(

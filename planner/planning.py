@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -52,6 +53,7 @@ def plan(
             header_of(known, known.pins),
             idle=idle,
             objective=_objective(question, outcome),
+            on_chips=_on_chips(outcome),
             pin_prices=pin_prices(known.pins, float(outcome.step[0]), without.step),
         )
         found = build_plan(known.task, outcome, header, own)
@@ -70,6 +72,12 @@ def _objective(question: Question, outcome: Outcome) -> str:
     if question.objective == "cost-per-token":
         return "cost-per-token: all chips are paid for, so the fastest step has the cheapest token"
     return ""
+
+
+def _on_chips(outcome: Outcome) -> float:
+    """Seconds of the fastest layout found that keeps nothing in host memory."""
+    plain = outcome.space.candidates.offload[outcome.index] == 0
+    return min(outcome.on_chips, float(outcome.step[plain].min(initial=math.inf)))
 
 
 def _own(known: Understood, question: Question) -> Prices | None:

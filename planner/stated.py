@@ -18,8 +18,9 @@ from planner.plan.left_open import LeftOpen, Usual
 from planner.plan.schema import Proof
 from planner.question import Understood
 from planner.search.answer import mfu, proof_of
+from planner.search.bounded import fits
 from planner.search.breakdown import degrees_of
-from planner.search.engine import fits, preference, search
+from planner.search.engine import preference, search
 from planner.search.idle import divides_badly, fewer
 from planner.search.miss import least_memory
 from planner.search.operator_faults import unsatisfied
@@ -223,7 +224,7 @@ def _fastest(stated: Stated, pins: Pins, time_limit: float, *, usual: bool = Fal
         return _best_of_all(stated, task, rows)
     deadline = time.monotonic() + time_limit
     space = Space(rows, len(rows), operators=task.operators)
-    found = search(task, Pins(), time_limit=time_limit, space=space)
+    found = search(task, Pins(), time_limit=time_limit, within=space)
     if found.best is None:
         task = replace(task, operators=space.operators)
         closest = prices(task, rows.take(least_memory(task, rows)))

@@ -104,6 +104,12 @@ def _details(plan: Plan, width: int, detail: Collection[str]) -> list[list[Line]
     return details(plan, width, detail)
 
 
+def in_host(plan: Plan) -> str:
+    """How much of the host's memory a chip has is used."""
+    most = "unknown" if plan.host_limit is None else gib(plan.host_limit)
+    return f"{gib(plan.host_memory)} of {most} GiB of host memory a chip"
+
+
 def verdict(plan: Plan, width: int = VERDICT) -> list[Line]:
     """The answer in three sentences: whether it fits and how fast it is, the layout, the memory."""
     rates = [
@@ -117,8 +123,7 @@ def verdict(plan: Plan, width: int = VERDICT) -> list[Line]:
         f"at most {gib(plan.memory_upper)} in nine of ten runs",
     ]
     if plan.host_memory:
-        most = "unknown" if plan.host_limit is None else gib(plan.host_limit)
-        memory.append(f"{gib(plan.host_memory)} of {most} GiB of host memory a chip")
+        memory.append(in_host(plan))
     layout = [*described(plan.degrees), *seated(plan)]
     if plan.degrees.chips_used < plan.cluster.num_chips:
         paid = "" if plan.cluster.pools else ", all paid for"
@@ -259,7 +264,11 @@ def searched(plan: Plan, width: int) -> list[Line]:
         and plan.degrees.offload == "none"
         and not any("offload" in pin for pin in plan.pins)
     ):
-        told.append("Host memory was left out, as it fits without.")
+        told.append(
+            "Host memory was not looked at."
+            if proof.stopped
+            else "Nothing in host memory would be faster."
+        )
     return styled(flow(told, " ", width, "  ", INDENT), caution)
 
 

@@ -28,16 +28,17 @@ from planner.plan.schema import (
     Removed,
 )
 from planner.search.alternatives import alternatives
+from planner.search.bounded import fits
 from planner.search.breakdown import Breakdown, breakdown, chunk_sizes, degrees_of, stages
 from planner.search.derive import derivations
 from planner.search.detail import block_plans
-from planner.search.engine import Outcome, fits
+from planner.search.engine import Outcome
 from planner.search.space import Space
 from planner.search.trust import extrapolated, memory_upper, trust
 from planner.trainers.registry import notes, padding
 from planner.trainers.trainer import Task
 from planner.trainers.trust import room
-from planner.units import show_bytes
+from planner.units import show_bytes, show_seconds
 
 NEAR_LIMIT = 0.95
 """Share of the limit above which the upper quantile of memory warns that a plan barely fits."""
@@ -64,6 +65,8 @@ class Header:
     """Why chips are left idle, where they are."""
     objective: str = ""
     """What another objective than the fastest step came to."""
+    on_chips: float = math.inf
+    """Seconds of the fastest layout that keeps nothing in host memory; infinite where none is known."""
 
 
 def build_plan(task: Task, outcome: Outcome, header: Header, own: Prices | None = None) -> Plan:
@@ -260,7 +263,11 @@ def _warnings(
         found.append(f"{idle:,} of {task.cluster.num_chips:,} chips {are} idle: {why}")
     if degrees.offload != "none":
         if not any("offload" in pin for pin in header.pins):
-            found.append("Nothing fits on the chips alone: host memory is used, and it is slow.")
+            found.append(
+                "Nothing fits on the chips alone: host memory is used, and it is slow."
+                if math.isinf(header.on_chips)
+                else f"Host memory is used: on the chips alone the step takes {show_seconds(header.on_chips)}."
+            )
         if math.isinf(host_room(task)):
             found.append("Nobody says how much memory the hosts have: give host_memory_gib.")
     return tuple(found)

@@ -11,29 +11,25 @@ keeps the bound on memory a bound.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from planner.candidates import Candidates
-from planner.cost.memory import host_bound, memory_bound
-from planner.cost.offload import host_room
-from planner.cost.prices import Prices, prices, step_bound
+from planner.cost.prices import Prices
 from planner.cost.step import exact, tight_bound
-from planner.cost.table import BlockTable, block_table
+from planner.search.bounded import Bounded, bound_all, fits
+from planner.search.in_host import with_moved
 from planner.search.pins import Pins
 from planner.search.space import Space, build_space, with_offload
 from planner.trainers.trainer import Task
-from planner.trainers.trust import room
 from planner.units import Array, BoolArray, IntArray
 
 BATCH = 64
 """Candidates whose stages are looked at together."""
 SIMULATED = 8
 """Candidates whose schedules are simulated together."""
-SLICE = 1 << 15
-"""Candidates bounded at a time; keeps the arrays of one pass in cache."""
 SAME = ("dp", "tp", "pp", "cp", "ep", "etp", "vpp", "micro_batch", "recompute", "offload")
 """Candidates that agree on these are one row of the answer: the best of them is shown."""
 
@@ -79,6 +75,10 @@ class Outcome:
     """Share by which an unknown division into stages may still be faster."""
     front: int = 0
     """Layouts on the front of step and memory, of which the best are some; 0 where they are the fastest."""
+    on_chips: float = np.inf
+    """Step of the best that keeps nothing in host memory, seconds, where the best of all was looked for beside it."""
+    unfit: tuple[int, ...] = ()
+    """Candidates whose least memory fits, and which do not: those that were priced."""
 
     def row(self, number: int) -> Prices:
         """One of the best candidates, with its stages."""
@@ -102,11 +102,12 @@ def search(
     time_limit: float = 60.0,
     progress: Callable[[Progress], None] | None = None,
     space: Space | None = None,
+    within: Space | None = None,
 ) -> Outcome:
     """The fastest candidates that fit.
 
-    Layouts that keep something in host memory are looked at where a pin is on it, and where nothing fits on the chips
-    alone: copies over the host's links are less well known than what runs on the chips.
+    Layouts that keep something in host memory are looked at where they may be faster than an answer that does not; all
+    of them where a pin is on that, and where nothing fits on the chips alone.
 
     Args:
         task: the question.
@@ -115,7 +116,8 @@ def search(
         time_limit: seconds after which the best so far is returned with its gap; something that fits is
             waited for within the first batch.
         progress: called between batches.
-        space: what to search, where that is not all that the task and the pins allow.
+        space: all that the task and the pins allow, where it is known already.
+        within: what to search, where that is less.
 
     Returns:
         The outcome; its ``bound`` is proven also where the search was stopped.
@@ -123,13 +125,30 @@ def search(
     deadline = time.monotonic() + time_limit
     uneven = pins.fixed("vpp") is not None
     task = replace(task, copy_kv=task.copy_kv or pins.copy_kv, uneven_chunks=uneven)
-    whole = space is None
-    space = space or build_space(task, pins)
+    space = within or space or build_space(task, pins)
     found = _search(task, space, top, deadline, progress)
     nothing = not len(space.candidates)  # and host memory lifts no rule
-    if found.best is not None or found.stopped or not whole or nothing or pins.on(("offload",)):
+    if found.stopped or within or nothing or pins.on(("offload",)):
         return found
+    if found.best is not None:
+        return _moved(task, found, top, deadline, progress)
     return _search(task, with_offload(task, pins, space), top, deadline, progress)
+
+
+def _moved(
+    task: Task,
+    found: Outcome,
+    top: int,
+    deadline: float,
+    progress: Callable[[Progress], None] | None,
+) -> Outcome:
+    """An outcome with what is faster than one of its answers where something is in host memory."""
+    task = replace(task, operators=found.space.operators)
+    worst, unfit = float(found.step[-1]), np.array(found.unfit, dtype=np.int64)
+    space, bounded = with_moved(task, found.space, found.bounded, unfit, worst)
+    index = np.arange(len(found.bounded.fits), len(bounded.fits))
+    both = _refined(task, space, top, deadline, progress, bounded, index, found)
+    return replace(both, on_chips=float(found.step[0]))
 
 
 def search_within(
@@ -151,7 +170,9 @@ def search_within(
         key=found.bounded.key[index],
     )
     space = replace(found.space, candidates=found.space.candidates.take(index))
-    return _search(task, space, top, time.monotonic() + time_limit, None, bounded)
+    deadline = time.monotonic() + time_limit
+    best = _search(task, space, top, deadline, None, bounded)
+    return best if best.best is None else _moved(task, best, top, deadline, None)
 
 
 def _search(
@@ -164,10 +185,24 @@ def _search(
 ) -> Outcome:
     task = replace(task, operators=space.operators)
     bounded = bounded or bound_all(task, space.candidates)
-    bounds, fit = bounded.step, bounded.fits
-    index = np.flatnonzero(fit)
-    index = index[preference(space.candidates.take(index), bounds[index])]
-    state = _Incumbents(task, space.candidates, bounded, index, top)
+    index = np.arange(len(space.candidates))
+    return _refined(task, space, top, deadline, progress, bounded, index)
+
+
+def _refined(
+    task: Task,
+    space: Space,
+    top: int,
+    deadline: float,
+    progress: Callable[[Progress], None] | None,
+    bounded: Bounded,
+    index: IntArray,
+    known: Outcome | None = None,
+) -> Outcome:
+    """The best of some candidates, and of those that are known."""
+    index = index[bounded.fits[index]]
+    index = index[preference(space.candidates.take(index), bounded.step[index])]
+    state = _Incumbents(task, space.candidates, bounded, index, top, known)
     stopped = False
     try:
         while not state.done():
@@ -179,60 +214,7 @@ def _search(
                 progress(state.progress())
     except KeyboardInterrupt:
         stopped = True
-    return state.outcome(space, int(fit.sum()), stopped=stopped)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Bounded:
-    """Candidates with their bounds, and the blocks that these were made from."""
-
-    step: Array
-    """Lower bounds on the step, seconds, infinite where the least memory does not fit; ``(n,)``."""
-    fits: BoolArray
-    """Whether the least memory leaves room for its upper quantile; ``(n,)``."""
-    table: BlockTable
-    key: IntArray
-    """Each candidate's row in the table."""
-
-    def priced(self, task: Task, candidates: Candidates, index: IntArray | slice) -> Prices:
-        """Some of the candidates with their prices, blocks taken from the table."""
-        return prices(task, candidates.take(index), (self.table, self.key[index]))
-
-    def steps(self, task: Task, candidates: Candidates, index: IntArray) -> Array:
-        """Lower bounds on the step of some of the candidates, whether they fit or not; seconds, shape of ``index``."""
-        bounds = [step_bound(self.priced(task, candidates, part)) for part in _slices(index)]
-        return np.concatenate([np.empty(0), *bounds])
-
-    def memory(self, task: Task, candidates: Candidates, index: IntArray) -> Array:
-        """Least bytes on the fullest chip of some of the candidates; shape of ``index``."""
-        bounds = [memory_bound(self.priced(task, candidates, part)) for part in _slices(index)]
-        return np.concatenate([np.empty(0), *bounds])
-
-
-def bound_all(task: Task, candidates: Candidates) -> Bounded:
-    """Whether the least memory of all candidates fits, and lower bounds on the step of those that do."""
-    table, key = block_table(task, candidates)
-    bounded = Bounded(
-        step=np.full(len(candidates), np.inf),
-        fits=np.zeros(len(candidates), dtype=bool),
-        table=table,
-        key=key,
-    )
-    for part in _slices(np.arange(len(candidates))):
-        priced = bounded.priced(task, candidates, part)
-        fit = fits(task, memory_bound(priced, room(task)), host_bound(priced))
-        bounded.fits[part] = fit
-        bounded.step[part[fit]] = step_bound(priced.take(np.flatnonzero(fit)))
-    return bounded
-
-
-def _slices(index: IntArray) -> Iterator[IntArray]:
-    return (index[start : start + SLICE] for start in range(0, len(index), SLICE))
-
-
-def fits(task: Task, memory: Array, host: Array) -> BoolArray:
-    """Whether chips hold the upper quantile of their memory, and hosts what is moved to them; shapes broadcast."""
-    return np.asarray((memory <= room(task)) & (host <= host_room(task)))
+    return state.outcome(space, int(bounded.fits.sum()), stopped=stopped)
 
 
 def preference(rows: Candidates, value: Array) -> IntArray:
@@ -278,7 +260,13 @@ class _Incumbents:
     """The best candidates so far, and the place reached in the order of bounds."""
 
     def __init__(
-        self, task: Task, candidates: Candidates, bounded: Bounded, order: IntArray, top: int
+        self,
+        task: Task,
+        candidates: Candidates,
+        bounded: Bounded,
+        order: IntArray,
+        top: int,
+        known: Outcome | None,
     ) -> None:
         self.task = task
         self.candidates = candidates
@@ -286,10 +274,12 @@ class _Incumbents:
         self.order = order
         self.top = max(1, top)
         self.place = 0
-        self.refined = 0
-        self.index = np.empty(0, dtype=np.int64)
-        self.step = np.empty(0)
-        self.memory = np.empty(0)
+        self.refined = known.refined if known else 0
+        self.index = known.index if known else np.empty(0, dtype=np.int64)
+        self.step = known.step if known else np.empty(0)
+        self.memory = known.memory if known else np.empty(0)
+        self.bound = known.bound if known else np.inf
+        self.unfit: list[int] = []
 
     def done(self) -> bool:
         """Whether nothing that was not priced can enter the answer."""
@@ -325,6 +315,7 @@ class _Incumbents:
             found = exact(priced.take(some))
             self.refined += len(some)
             fit = fits(self.task, found.memory, found.host)
+            self.unfit += batch[some][~fit].tolist()
             self._add(batch[some][fit], found.step[fit], found.memory[fit])
         return True
 
@@ -362,7 +353,7 @@ class _Incumbents:
         if len(self.index):
             best = self.bounded.priced(self.task, self.candidates, self.index)
         left = self.bounded.step[self.order[self.place :]]
-        floor = float(left.min(initial=np.inf))
+        floor = float(left.min(initial=self.bound))
         bound = min(float(self.step[0]), floor) if len(self.step) else floor
         return Outcome(
             space=space,
@@ -375,4 +366,5 @@ class _Incumbents:
             stopped=stopped,
             bounded=self.bounded,
             index=self.index,
+            unfit=tuple(self.unfit),
         )

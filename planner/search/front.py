@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from planner.cost.step import exact
-from planner.search.engine import BATCH, Outcome, fits, preference
+from planner.search.bounded import fits
+from planner.search.engine import BATCH, Outcome, preference
 from planner.trainers.trainer import Task
 from planner.units import Array, BoolArray, IntArray
 

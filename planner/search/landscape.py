@@ -8,7 +8,8 @@ from planner.candidates import RECOMPUTE, concatenate, distinct
 from planner.cost.prices import prices
 from planner.cost.step import exact
 from planner.plan.figures import Landscape
-from planner.search.engine import SAME, Outcome, fits
+from planner.search.bounded import fits
+from planner.search.engine import SAME, Outcome
 from planner.trainers.trainer import Task
 from planner.units import Array, IntArray
 

@@ -17,8 +17,8 @@ from planner.hardware.cluster import Cluster
 from planner.plan.schema import Assumption, NoPlan, Remedy, Term
 from planner.recipe import Lora
 from planner.search.answer import cluster_facts, model_facts, recipe_facts, removed_facts
+from planner.search.bounded import SLICE
 from planner.search.breakdown import Breakdown, breakdown, degrees_of, memory_terms
-from planner.search.engine import SLICE
 from planner.search.pins import ANY_OFFLOAD, Pins
 from planner.search.space import Space, build_space
 from planner.search.trust import memory_upper

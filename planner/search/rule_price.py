@@ -58,7 +58,7 @@ def price_of_rule(
         note = NOTHING if not len(alone) else NO_STEP if not len(whole) else ""
         space = Space(whole, len(alone), operators=space.operators)
         source = own.source
-    outcome = search(task, pins, top=1, time_limit=time_limit, space=space) if not note else None
+    outcome = search(task, pins, top=1, time_limit=time_limit, within=space) if not note else None
     return _price(removed, step, source, space, outcome, note)
 
 

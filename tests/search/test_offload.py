@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from planner.api import Plan, PlannerError, Question, plan, price
@@ -15,10 +16,12 @@ from planner.graph.architecture import Architecture, Attention, Layer, Mlp
 from planner.graph.blocks import build_model
 from planner.hardware.cluster import Cluster
 from planner.plan.schema import NoPlan
+from planner.question import understand
 from planner.recipe import Recipe
+from planner.search.space import build_space
 from planner.trainers.fsdp import FSDP
 from planner.trainers.trainer import Task
-from planner.units import GIB
+from planner.units import GIB, show_seconds
 
 TIGHT = Question(
     model="llama-3-8b", cluster="rtx-4090:2", trainer="fsdp", global_batch=16, seq_len=2048
@@ -42,6 +45,59 @@ def test_host_memory_is_left_out_where_something_fits():
     assert found.host_memory == 0
     assert found.proof.searched < opened.proof.searched
     assert opened.step <= found.step
+
+
+WIDE = Question(
+    model="llama-3-70b", cluster="h100-sxm:32", trainer="deepspeed", global_batch=256, seq_len=8192
+)
+"""Micro-batches of two fit only with checkpoints in host memory."""
+
+
+def test_host_memory_is_used_where_a_layout_is_faster_that_does_not_fit_without():
+    found, alone = plan(WIDE), plan(replace(WIDE, pins=("offload=none",)))
+    assert found.degrees.offload == "activations"
+    assert found.step < 0.99 * alone.step
+    told = f"on the chips alone the step takes {show_seconds(alone.step)}"
+    assert any(told in text for text in found.warnings)
+    stated = {"dp": 32, "zero": 3, "recompute": "full", "mbs": found.degrees.micro_batch}
+    assert not price(WIDE, stated).fits
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        WIDE,
+        replace(WIDE, cluster="a100-sxm-40gb:32", seq_len=4096),
+        replace(TIGHT, cluster="h100-sxm:2"),
+        replace(TIGHT, cluster="a100-sxm-40gb:4", trainer="megatron"),
+        replace(TIGHT, model="llama-3-70b", cluster="h100-sxm:32", trainer="megatron"),
+        replace(TIGHT, model="qwen3-30b-a3b", cluster="h100-sxm:16", trainer="megatron"),
+    ],
+)
+def test_what_is_left_out_would_not_be_faster(question):
+    found, whole = plan(question), plan(replace(question, pins=("offload=any",)))
+    assert found.step == pytest.approx(whole.step, rel=1e-9)
+    assert found.degrees == whole.degrees
+    assert found.proof.optimal
+
+
+@pytest.mark.parametrize("trainer", ["deepspeed", "megatron"])
+@pytest.mark.parametrize("cluster", ["h100-sxm:16", "gb200-nvl72:72", "rtx-4090:8"])
+def test_no_layout_is_faster_for_what_it_keeps_in_host_memory(cluster, trainer):
+    question = Question(
+        model="qwen3-30b-a3b", cluster=cluster, trainer=trainer, global_batch=144, seq_len=4096,
+        pins=("offload=any",),
+    )  # fmt: skip
+    known = understand(question)
+    rows = build_space(known.task, known.pins).candidates
+    moved = np.flatnonzero(rows.offload)
+    assert len(moved) > 100
+    some = np.random.default_rng(1).choice(moved, min(400, len(moved)), replace=False)
+    with_host = rows.take(some)
+    without = replace(with_host, offload=0 * with_host.offload)
+    slow, fast = (exact(prices(known.task, each)).step for each in (with_host, without))
+    assert (slow >= fast * (1 - 1e-12)).all()
+    assert (slow > fast).any()
 
 
 def test_a_pin_keeps_everything_on_the_chips():

@@ -7,6 +7,7 @@ from planner.plan.removed import everything_removed
 from planner.plan.schema import Alternative, Degrees, Plan
 from planner.report.left_open import counted
 from planner.report.numbers import dollars, gib, percent, slower
+from planner.report.text import in_host
 from planner.units import show_bytes, show_seconds
 
 
@@ -44,6 +45,7 @@ def memory(plan: Plan) -> str:
         f"{where} {gib(plan.memory)} of {gib(plan.memory_limit)} GiB; "
         f"{_share(largest.value, stage.memory_total)} of it is {largest.label}. "
         f"Nine of ten runs stay under {gib(plan.memory_upper)} GiB."
+        + (f" {in_host(plan)} are used." if plan.host_memory else "")
     )
 
 

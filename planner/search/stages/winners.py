@@ -18,7 +18,8 @@ from planner.candidates import RECOMPUTE, Candidates
 from planner.cost.cut import FULL, NONE, SELECTIVE
 from planner.cost.orders import Schedule
 from planner.cost.prices import Prices
-from planner.search.engine import SAME, SLICE, Outcome
+from planner.search.bounded import SLICE
+from planner.search.engine import SAME, Outcome
 from planner.search.pins import Pins
 from planner.search.stages.options import Mixing
 from planner.search.stages.refine import Refined, refine
@@ -224,9 +225,11 @@ def _layouts(candidates: Candidates, index: IntArray, mixing: Mixing) -> list[La
 def _without(candidates: Candidates, full: IntArray) -> IntArray:
     """The rows that differ from these only in that nothing is recomputed, where there are such.
 
-    Recompute is the last column of a space, so that they stand right before.
+    Only what is kept in host memory stands behind recompute in a space: of rows that keep nothing there they are the
+    last ones before with that mode.
     """
-    none = full - (len(RECOMPUTE) - 1)
+    light = (candidates.recompute == NONE) & (candidates.offload == 0)
+    none = np.maximum.accumulate(np.where(light, np.arange(len(light)), -1))[full]
     full, none = full[none >= 0], none[none >= 0]
     before, after = candidates.take(none), candidates.take(full)
     same = before.recompute == NONE

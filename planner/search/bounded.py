@@ -1,0 +1,77 @@
+"""What no candidate of a space can beat, in one pass of array operations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from planner.candidates import Candidates
+from planner.cost.memory import host_bound, memory_bound
+from planner.cost.offload import host_room
+from planner.cost.prices import Prices, prices, step_bound
+from planner.cost.table import BlockTable, block_table
+from planner.trainers.trainer import Task
+from planner.trainers.trust import room
+from planner.units import Array, BoolArray, IntArray
+
+SLICE = 1 << 15
+"""Candidates bounded at a time; keeps the arrays of one pass in cache."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Bounded:
+    """Candidates with their bounds, and the blocks that these were made from."""
+
+    step: Array
+    """Lower bounds on the step, seconds, infinite where the least memory does not fit; ``(n,)``."""
+    fits: BoolArray
+    """Whether the least memory leaves room for its upper quantile; ``(n,)``."""
+    table: BlockTable
+    key: IntArray
+    """Each candidate's row in the table."""
+
+    def priced(self, task: Task, candidates: Candidates, index: IntArray | slice) -> Prices:
+        """Some of the candidates with their prices, blocks taken from the table."""
+        return prices(task, candidates.take(index), (self.table, self.key[index]))
+
+    def steps(self, task: Task, candidates: Candidates, index: IntArray) -> Array:
+        """Lower bounds on the step of some of the candidates, whether they fit or not; seconds, shape of ``index``."""
+        bounds = [step_bound(self.priced(task, candidates, part)) for part in _slices(index)]
+        return np.concatenate([np.empty(0), *bounds])
+
+    def memory(self, task: Task, candidates: Candidates, index: IntArray) -> Array:
+        """Least bytes on the fullest chip of some of the candidates; shape of ``index``."""
+        bounds = [memory_bound(self.priced(task, candidates, part)) for part in _slices(index)]
+        return np.concatenate([np.empty(0), *bounds])
+
+
+def bound_all(task: Task, candidates: Candidates) -> Bounded:
+    """Whether the least memory of all candidates fits, and lower bounds on the step of those that do."""
+    return bounds_of(task, candidates, *block_table(task, candidates))
+
+
+def bounds_of(task: Task, candidates: Candidates, table: BlockTable, key: IntArray) -> Bounded:
+    """The same where the table of their blocks is known, with each candidate's row in it."""
+    bounded = Bounded(
+        step=np.full(len(candidates), np.inf),
+        fits=np.zeros(len(candidates), dtype=bool),
+        table=table,
+        key=key,
+    )
+    for part in _slices(np.arange(len(candidates))):
+        priced = bounded.priced(task, candidates, part)
+        fit = fits(task, memory_bound(priced, room(task)), host_bound(priced))
+        bounded.fits[part] = fit
+        bounded.step[part[fit]] = step_bound(priced.take(np.flatnonzero(fit)))
+    return bounded
+
+
+def _slices(index: IntArray) -> Iterator[IntArray]:
+    return (index[start : start + SLICE] for start in range(0, len(index), SLICE))
+
+
+def fits(task: Task, memory: Array, host: Array) -> BoolArray:
+    """Whether chips hold the upper quantile of their memory, and hosts what is moved to them; shapes broadcast."""
+    return np.asarray((memory <= room(task)) & (host <= host_room(task)))

@@ -1,0 +1,71 @@
+"""Layouts that keep something in host memory, where that may be faster than what fits on the chips alone.
+
+What is in host memory has to be copied, and is updated there at the rate of the host's memory: the same layout is never
+faster so. It pays where it makes room for a layout that does not fit without. Of all layouts only those are looked at
+that do not fit on the chips and would be faster than a known answer if they did.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from planner.candidates import Candidates, concatenate
+from planner.cost.partition import block_counts
+from planner.search.bounded import Bounded, bounds_of
+from planner.search.space import Space
+from planner.trainers.trainer import Task
+from planner.units import IntArray
+
+
+def with_moved(
+    task: Task, space: Space, bounded: Bounded, unfit: IntArray, worst: float
+) -> tuple[Space, Bounded]:
+    """A space and its bounds with every layout in host memory behind that may be faster.
+
+    Args:
+        task: the question.
+        space: without any; its candidates stay the first.
+        bounded: its bounds.
+        unfit: layouts that do not fit although their least memory does.
+        worst: seconds that a layout must beat.
+    """
+    kinds = [kind for kind in task.trainer.offload.kinds if kind]
+    index = _faster(task, space.candidates, bounded, unfit, worst)
+    if not kinds or not len(index):
+        return space, bounded
+    rows = space.candidates.take(index)
+    moved = concatenate([replace(rows, offload=np.full(len(index), kind)) for kind in kinds])
+    removed = dict(space.removed)
+    keeps = np.ones(len(moved), dtype=bool)
+    for rule in task.trainer.rules:
+        if "offload" in rule.needs:
+            kept = keeps & rule.keeps(task, moved)
+            removed[rule.name] = removed.get(rule.name, 0) + int((keeps & ~kept).sum())
+            keeps = kept
+    key = np.tile(bounded.key[index], len(kinds))[keeps]
+    more = bounds_of(task, moved.take(keeps), bounded.table, key)
+    both = concatenate([space.candidates, moved.take(keeps)])
+    whole = replace(space, candidates=both, searched=space.searched + len(moved), removed=removed)
+    return whole, Bounded(
+        step=np.concatenate([bounded.step, more.step]),
+        fits=np.concatenate([bounded.fits, more.fits]),
+        table=bounded.table,
+        key=np.concatenate([bounded.key, key]),
+    )
+
+
+def _faster(
+    task: Task, rows: Candidates, bounded: Bounded, unfit: IntArray, worst: float
+) -> IntArray:
+    """Layouts that do not fit and may be faster than ``worst``: first by the work of the mean stage alone."""
+    lacks = ~bounded.fits
+    lacks[unfit] = True
+    index = np.flatnonzero(lacks & (rows.offload == 0))
+    table, key = bounded.table, bounded.key[index]
+    each = (table.total_forward + table.total_backward) @ block_counts(task.model)
+    batches = rows.num_micro_batches(task.recipe.global_batch)[index]
+    busy = each[rows.recompute[index], key] * batches / rows.pp[index]
+    index = index[busy < worst]
+    return index[bounded.steps(task, rows, index) < worst]
