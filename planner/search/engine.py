@@ -106,7 +106,7 @@ def search(
 ) -> Outcome:
     """The fastest candidates that fit.
 
-    Layouts that keep something in host memory are looked at where they may be faster than an answer that does not; all
+    Layouts that keep something in host memory are looked at where they may be faster than the best that does not; all
     of them where a pin is on that, and where nothing fits on the chips alone.
 
     Args:
@@ -142,12 +142,12 @@ def _moved(
     deadline: float,
     progress: Callable[[Progress], None] | None,
 ) -> Outcome:
-    """An outcome with what is faster than one of its answers where something is in host memory."""
+    """An outcome with what is faster than its best where something is in host memory, beside all its rows."""
     task = replace(task, operators=found.space.operators)
-    worst, unfit = float(found.step[-1]), np.array(found.unfit, dtype=np.int64)
-    space, bounded = with_moved(task, found.space, found.bounded, unfit, worst)
+    best, unfit = float(found.step[0]), np.array(found.unfit, dtype=np.int64)
+    space, bounded = with_moved(task, found.space, found.bounded, unfit, best)
     index = np.arange(len(found.bounded.fits), len(bounded.fits))
-    both = _refined(task, space, top, deadline, progress, bounded, index, found)
+    both = _refined(task, space, 2 * top, deadline, progress, bounded, index, found)
     return replace(both, on_chips=float(found.step[0]))
 
 

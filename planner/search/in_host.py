@@ -20,7 +20,7 @@ from planner.units import IntArray
 
 
 def with_moved(
-    task: Task, space: Space, bounded: Bounded, unfit: IntArray, worst: float
+    task: Task, space: Space, bounded: Bounded, unfit: IntArray, best: float
 ) -> tuple[Space, Bounded]:
     """A space and its bounds with every layout in host memory behind that may be faster.
 
@@ -29,10 +29,10 @@ def with_moved(
         space: without any; its candidates stay the first.
         bounded: its bounds.
         unfit: layouts that do not fit although their least memory does.
-        worst: seconds that a layout must beat.
+        best: seconds that a layout must beat.
     """
     kinds = [kind for kind in task.trainer.offload.kinds if kind]
-    index = _faster(task, space.candidates, bounded, unfit, worst)
+    index = _faster(task, space.candidates, bounded, unfit, best)
     if not kinds or not len(index):
         return space, bounded
     rows = space.candidates.take(index)
@@ -57,9 +57,9 @@ def with_moved(
 
 
 def _faster(
-    task: Task, rows: Candidates, bounded: Bounded, unfit: IntArray, worst: float
+    task: Task, rows: Candidates, bounded: Bounded, unfit: IntArray, best: float
 ) -> IntArray:
-    """Layouts that do not fit and may be faster than ``worst``: first by the work of the mean stage alone."""
+    """Layouts that do not fit and may be faster than ``best``: first by the work of the mean stage alone."""
     lacks = ~bounded.fits
     lacks[unfit] = True
     index = np.flatnonzero(lacks & (rows.offload == 0))
@@ -67,5 +67,5 @@ def _faster(
     each = (table.total_forward + table.total_backward) @ block_counts(task.model)
     batches = rows.num_micro_batches(task.recipe.global_batch)[index]
     busy = each[rows.recompute[index], key] * batches / rows.pp[index]
-    index = index[busy < worst]
-    return index[bounded.steps(task, rows, index) < worst]
+    index = index[busy < best]
+    return index[bounded.steps(task, rows, index) < best]

@@ -65,28 +65,34 @@ def test_the_search_finds_exactly_the_best_layouts(data):
         limit = cut(costs.memory, data.draw(st.floats(0, 1)))
         top = data.draw(st.sampled_from([1, 2, 5, 40]))
         limited = replace(task, memory_limit=limit)
+        shown = top
         if not read.on(("offload",)):
-            kept, cost = with_host(limited, texts, kept, cost, top)
-        _check(limited, read, top, kept, cost)
+            kept, cost, shown = with_host(limited, texts, kept, cost, top)
+        _check(limited, read, (top, shown), kept, cost)
 
 
 def with_host(task, texts, rows, cost, top):
-    """The space with layouts in host memory: all where nothing fits without; else those whose plain twins do not fit.
+    """The space with layouts in host memory, and how many rows are returned.
 
-    Of these the ones that take less than the slowest answer.
+    All of them where nothing fits without; else the best without, and those whose plain twins do not fit and that take
+    less than the fastest without, as many again.
     """
     fits = fitting(task, cost)
     whole = space_of(task, [*texts, "offload=any"])
     every = exact(prices(task, whole))
     if not fits.any():
-        return whole, every
-    worst = cost.step[fits][best_layouts(rows.take(fits), cost.step[fits], top)].max()
-    alone = dict(zip(as_tuples(rows), fits.tolist(), strict=True))
+        return whole, every, top
+    best = best_layouts(rows.take(fits), cost.step[fits], top)
+    plain = as_tuples(rows)
+    first = {plain[index] for index in np.flatnonzero(fits)[best]}
+    lacking = {plain[index] for index in np.flatnonzero(~fits)}
+    named = as_tuples(whole)
     twins = as_tuples(replace(whole, offload=0 * whole.offload))
-    lacks = np.array([not alone[twin] for twin in twins]) & (whole.offload > 0)
-    keeps = (whole.offload == 0) | (lacks & (every.step < worst))
+    lacks = np.array([twin in lacking for twin in twins]) & (whole.offload > 0)
+    faster = lacks & (every.step < cost.step[fits].min())
+    keeps = faster | np.array([name in first for name in named])
     costs = Exact(every.step[keeps], every.memory[keeps], every.host[keeps])
-    return whole.take(keeps), costs
+    return whole.take(keeps), costs, 2 * top
 
 
 def _check_bounds(priced, costs):
@@ -105,10 +111,11 @@ def fitting(task, cost):
     return (cost.memory * upper(task.trainer.name) <= task.memory_limit) & held
 
 
-def _check(task, read, top, rows, cost):
+def _check(task, read, tops, rows, cost):
+    top, shown = tops
     fits = fitting(task, cost)
     kept, step = rows.take(fits), cost.step[fits]
-    wanted = best_layouts(kept, step, top)
+    wanted = best_layouts(kept, step, shown)
     outcome = search(task, read, top=top)
     assert len(outcome.space.candidates) >= len(rows)
     assert outcome.fitting >= int(fits.sum())

@@ -84,7 +84,7 @@ def best_cuts(outcome: Outcome, pins: Pins, deadline: float, shown: int = JUDGED
     if outcome.best is None:
         return outcome
     task, top = outcome.best.task, min(JUDGED, len(outcome.step))
-    fixed = pins.fixed("recompute") is not None
+    fixed, own = pins.fixed("recompute") is not None, pins.on(("offload",))
     mixing: Mixing = "alike" if fixed else task.trainer.mixes_recompute
     candidates = outcome.space.candidates
     facts = zip(outcome.index.tolist(), outcome.step, outcome.memory, strict=True)
@@ -93,7 +93,10 @@ def best_cuts(outcome: Outcome, pins: Pins, deadline: float, shown: int = JUDGED
     known = dict(zip(layouts, even, strict=True))
     least = _divide(outcome, mixing, known, top, deadline)
     entries = sorted((*known.values(), *even), key=lambda entry: entry.step)
-    chosen = _distinct(entries, candidates)[:shown]
+    chosen = _distinct(entries, candidates)
+    if not candidates.offload[chosen[0].index]:  # what is in host memory is told where it pays
+        chosen = [entry for entry in chosen if own or not candidates.offload[entry.index]]
+    chosen = chosen[:shown]
     index = np.array([entry.index for entry in chosen])
     step = np.array([entry.step for entry in chosen])
     return replace(
