@@ -51,13 +51,13 @@ def earlier_plan(like: Path | None) -> Plan | None:
     """The plan of ``--like``.
 
     Raises:
-        PlannerError: as :func:`planner.plan.read.read_plan`.
+        PlannerError: as :func:`planner.plan.read.parsed_plan`.
     """
     if like is None:
         return None
-    from planner.plan.read import read_plan
+    from planner.plan.read import parsed_plan
 
-    return read_plan(like)
+    return parsed_plan(like)
 
 
 def own_layout(text: str | None) -> Mapping[str, int | str]:
@@ -74,9 +74,9 @@ def own_layout(text: str | None) -> Mapping[str, int | str]:
         return {}
     if "=" not in text or Path(text).is_file():
         from planner.plan.layout import layout_of
-        from planner.plan.read import read_plan
+        from planner.plan.read import parsed_plan
 
-        plan = read_plan(Path(text))
+        plan = parsed_plan(Path(text))
         return layout_of(plan.degrees, plan.pins)
     layout, others = divided(settings([text], "--warm-start"))
     if others:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ast
 import inspect
+from collections.abc import Mapping
 from itertools import pairwise
 from textwrap import dedent
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
 
@@ -28,6 +29,38 @@ class Documented(BaseModel):
         for name, text in descriptions(cls).items():
             properties[cls.model_fields[name].alias or name]["description"] = text
         return schema
+
+
+WORDS = {
+    "string": "text",
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "list": "a list",
+    "tuple": "a list",
+    "dict": "a mapping",
+    "model": "a mapping",
+    "too_short": "a list of at least one entry",
+}
+
+
+def wanted(kind: str, item: Mapping[str, Any]) -> str:
+    """What a value should have been that a model refuses, in plain words: ``at least 1``, ``a whole number``.
+
+    Args:
+        kind: the type of pydantic's error.
+        item: the error.
+    """
+    if kind == "greater_than_equal":
+        return f"at least {item['ctx']['ge']:g}"
+    if kind == "greater_than":
+        return f"more than {item['ctx']['gt']:g}"
+    if kind == "less_than_equal":
+        return f"at most {item['ctx']['le']:g}"
+    if kind == "string_pattern_mismatch":
+        return f"text of the form {item['ctx']['pattern']}"
+    plain = str(item["msg"]).removeprefix("Input should be ")
+    return next((word for start, word in WORDS.items() if kind.startswith(start)), plain)
 
 
 def descriptions(model: type[BaseModel]) -> dict[str, str]:

@@ -10,6 +10,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
+from planner.documented import wanted
 from planner.errors import Fault, PlannerError
 from planner.units import Json
 
@@ -199,11 +200,13 @@ def _lines(path: Path) -> Iterator[str]:
 def _fault(error: ValueError, where: str) -> Fault:
     """What is wrong with a line, in the words of the row's own keys."""
     if isinstance(error, ValidationError):
-        first = error.errors(include_url=False, include_context=False)[0]
+        first = error.errors(include_url=False)[0]
         key = ".".join(str(part) for part in first["loc"]) or "the row"
-        message = first["msg"].replace("Input should be", "it should be")
-        value = "" if first["type"] == "missing" else f" {str(first['input'])[:40]!r}:"
-        return Fault("F02", f"{key}{value} {message[:1].lower()}{message[1:]}.", where=where)
+        right = wanted(first["type"], first)
+        if first["type"] == "missing":
+            return Fault("F02", f"{key} is missing.", where=where)
+        what = f"{key} is {str(first['input'])[:40]!r}; it should be {right}."
+        return Fault("F02", what, where=where)
     if isinstance(error, json.JSONDecodeError):
         return Fault("F02", f"this is not JSON: {error.msg} (column {error.colno}).", where=where)
     return Fault("F02", f"{error}.", where=where)

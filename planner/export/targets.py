@@ -20,10 +20,10 @@ from planner.export import (
     torchtitan,
     transformers,
 )
-from planner.export.agreement import require_agreement
 from planner.export.files import File
 from planner.export.refusal import Limits, pinned
 from planner.export.view import View
+from planner.plan.agreement import require_agreement
 from planner.plan.schema import Plan
 
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
-from planner.documented import Documented
+from planner.documented import Documented, wanted
 from planner.errors import Fault, PlannerError, listed
 from planner.units import GB, GIB, MIB, TERA, US, Json, parse_quantity
 
@@ -83,7 +83,8 @@ def _read(unit: Unit, value: Json) -> float:
     else:
         number = as_float(value) * unit.scale
     if not 0 < number < math.inf:
-        raise slip("U02", f" {value}", " must be more than zero")
+        bound = f"at most {unit.high:g} {unit.name}" if number > 0 else "more than zero"
+        raise slip("U02", f" {value}", f" must be {bound}")
     if not isinstance(value, str) and not unit.low <= value <= unit.high:
         raise _unit_slip(unit, float(value))
     return number
@@ -228,7 +229,7 @@ def _fault(
         what = f"{_subject(path, noun)}{context['value']}{_of(inside, path)}{context['rest']}."
         return Fault(kind, what, tuple(context["fix"]), where)
     given = f" {item['input']!r}" if kind == "literal_error" and path else ""
-    what = f"{_subject(path, noun)}{given}{_of(inside, path)} must be {_wanted(kind, item)}."
+    what = f"{_subject(path, noun)}{given}{_of(inside, path)} must be {wanted(kind, item)}."
     return Fault("U02", what, where=where)
 
 
@@ -256,22 +257,6 @@ def _inside(whole: Json, path: KeyPath) -> str:
     singular = str(path[-2]).removesuffix("s") if len(path) > 1 else "item"
     name = node.get("name") if isinstance(node, dict) else None
     return f"{singular} '{name}'" if isinstance(name, str) else f"{singular} {int(path[-1]) + 1}"
-
-
-def _wanted(kind: str, item: Mapping[str, Any]) -> str:
-    if kind == "greater_than_equal":
-        return f"at least {item['ctx']['ge']}"
-    if kind == "less_than_equal":
-        return f"at most {item['ctx']['le']}"
-    words = {
-        "string": "text",
-        "int": "a whole number",
-        "float": "a number",
-        "bool": "true or false",
-    }
-    words |= {"list": "a list", "tuple": "a list", "dict": "a mapping", "model": "a mapping"}
-    plain = str(item["msg"]).removeprefix("Input should be ")
-    return next((word for start, word in words.items() if kind.startswith(start)), plain)
 
 
 def _keys(model: type[BaseModel], path: Iterable[str | int]) -> list[str]:

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from planner.plan.part import Part
+from planner.plan.part import Count, Part, Positive, Share
 
 
 class LevelFacts(Part):
     """One tier of the network."""
 
     name: str
-    size: int
+    size: Count
     """Chips in one group."""
-    bandwidth: float
+    bandwidth: Positive
     """Bytes/s a chip and direction, on the wire."""
-    achieved: float
+    achieved: Positive
     """Bytes/s a chip and direction that large collectives reach."""
-    latency: float
+    latency: Share
     """Seconds for one step of a collective."""
 
 
@@ -28,14 +28,14 @@ class PoolFacts(Part):
     chip: str
     vendor: str = ""
     """Who makes the chip."""
-    num_chips: int
+    num_chips: Count
     chips_used: int
     """Chips that the plan uses."""
-    memory: float
+    memory: Positive
     """Usable bytes on a chip."""
-    memory_limit: float
+    memory_limit: Positive
     """Bytes a chip that a plan may use."""
-    peak: float
+    peak: Positive
     """FLOP/s of one chip in the recipe's precision, dense, data sheet."""
     levels: tuple[LevelFacts, ...]
     price: float | None = None
@@ -47,10 +47,10 @@ class ClusterFacts(Part):
 
     name: str
     chip: str
-    num_chips: int
-    memory: float
+    num_chips: Count
+    memory: Positive
     """Usable bytes on a chip."""
-    peak: float
+    peak: Positive
     """FLOP/s of one chip in the recipe's precision, dense, data sheet."""
     levels: tuple[LevelFacts, ...]
     price: float | None = None
@@ -73,7 +73,7 @@ class Use(Part):
     """In words: ``only h100-sxm``, ``stages on both``."""
     chips: int
     """Chips that it uses."""
-    step: float | None
+    step: Positive | None
     """Seconds of its fastest step; None where nothing fits, or where it is known to be slower than the plan."""
     note: str = ""
     """Why there is no step, or what the step rests on."""

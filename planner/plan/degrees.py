@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import Field
-
-from planner.plan.part import Part
-
-Count = Annotated[int, Field(ge=1)]
-"""Whatever divides something: a file with a 0 in its place is refused when it is read."""
+from planner.plan.part import Count, Part
 
 
 class Degrees(Part):

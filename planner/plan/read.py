@@ -10,7 +10,9 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from planner.documented import wanted
 from planner.errors import Fault, PlannerError, listed, nearest
+from planner.plan.agreement import require_agreement
 from planner.plan.schema import SCHEMA_VERSION, Plan
 
 MOST_FAULTS = 8
@@ -18,11 +20,22 @@ MOST_FAULTS = 8
 
 
 def read_plan(path: Path | str) -> Plan:
-    """The plan in a file.
+    """The plan in a file, whose parts agree.
 
     Raises:
         PlannerError: the file cannot be read (F01), was made by another version (V02), is no JSON (V03), does not
-            have the shape of a plan (V04), or says that there is no plan (V05).
+            have the shape of a plan or contradicts itself (V04), or says that there is no plan (V05).
+    """
+    plan = parsed_plan(path)
+    require_agreement(plan, str(path), ends=False)
+    return plan
+
+
+def parsed_plan(path: Path | str) -> Plan:
+    """The plan in a file for its question and its layout, whatever it says of their price.
+
+    Raises:
+        PlannerError: as :func:`read_plan`, but for parts that disagree.
     """
     path = Path(path)
     data = _parsed(_text(path), str(path))
@@ -33,7 +46,11 @@ def read_plan(path: Path | str) -> Plan:
     try:
         return Plan.model_validate(data)
     except ValidationError as error:
-        faults = [_fault(detail, str(path)) for detail in error.errors(include_url=False)]
+        faults = [
+            _fault(detail, str(path))
+            for detail in error.errors(include_url=False)
+            if detail["type"] != "too_short" or not detail["input"]  # else its entries are wrong
+        ]
     more = len(faults) - MOST_FAULTS
     if more > 0:
         faults = [
@@ -117,10 +134,8 @@ def _fault(detail: ErrorDetails, where: str) -> Fault:
         return Fault("V04", f"unknown key '{path}'.", fix, where)
     if detail["type"] == "missing":
         return Fault("V04", f"key '{path}' is missing.", (), where)
-    message = detail["msg"].removeprefix("Input should be ")
-    return Fault(
-        "V04", f"'{path}' is {_shown(detail['input'])}; it should be {message}.", (), where
-    )
+    right = wanted(detail["type"], detail)
+    return Fault("V04", f"'{path}' is {_shown(detail['input'])}; it should be {right}.", (), where)
 
 
 def key_path(loc: Iterable[int | str]) -> str:

@@ -19,7 +19,7 @@ from planner.plan.degrees import Degrees as Degrees
 from planner.plan.derivation import Derivation
 from planner.plan.figures import Figures
 from planner.plan.left_open import LeftOpen as LeftOpen
-from planner.plan.part import Part
+from planner.plan.part import Count, Part, Positive, Share
 
 SCHEMA_VERSION: Literal["1"] = "1"
 OWN = "yours"
@@ -42,11 +42,11 @@ class ModelFacts(Part):
     """The model in a few numbers."""
 
     name: str
-    num_params: int
+    num_params: Count
     """Parameters, multi-token-prediction modules not counted."""
-    num_active_params: int
+    num_active_params: Count
     """Parameters that one token meets."""
-    num_layers: int
+    num_layers: Count
     tied: bool = False
     """The output projection is the embedding table."""
     source: str = ""
@@ -55,8 +55,8 @@ class ModelFacts(Part):
 class RecipeFacts(Part):
     """What training asks for."""
 
-    global_batch: int
-    seq: int
+    global_batch: Count
+    seq: Count
     precision: str
     optimizer: str
     lora: str = ""
@@ -83,9 +83,9 @@ class Collective(Part):
     tensor: str
     axis: str
     phase: Literal["forward", "backward", "gradient", "weight"]
-    bytes: float
+    bytes: Share
     """Bytes of the full buffer as nccl-tests counts it."""
-    seconds: float
+    seconds: Share
     """How long it takes."""
     exposed: float
     """Seconds that nothing hides."""
@@ -104,21 +104,21 @@ class Stage(Part):
     head: bool
     chip: str = ""
     """The chips it stands on, where there are pools of different ones."""
-    memory_limit: float | None = None
+    memory_limit: Positive | None = None
     """Bytes a chip that it may use, where pools differ."""
-    forward: float
+    forward: Share
     """Seconds of one micro-batch forwards through the stage, all chunks."""
-    backward: float
+    backward: Share
     """Seconds backwards, recompute included."""
-    in_flight: float
+    in_flight: Positive
     """Micro-batches whose activations the stage holds at its peak."""
     memory: tuple[Term, ...]
-    memory_total: float
+    memory_total: Positive
     """Bytes; the sum of ``memory``."""
     sends: tuple[Collective, ...] = ()
     """What a rank sends to other stages in one micro-batch: of every chunk its result forwards, and the gradient of its
     input backwards; empty in plans that older versions made."""
-    host: float = 0.0
+    host: Share = 0.0
     """Bytes of host memory for a chip."""
 
 
@@ -139,13 +139,13 @@ class OperatorPlan(Part):
     """These tensors in the order in which the operator takes them: read, weights, written."""
     shape: dict[str, float]
     """Local size of every dim of the iteration space."""
-    flops: float
+    flops: Share
     """Forward FLOPs on one chip."""
-    forward: float
+    forward: Share
     """Seconds."""
-    backward: float
+    backward: Share
     """Seconds, recompute not included."""
-    roofline: float
+    roofline: Share
     """Seconds forwards at the data sheet's peak FLOP/s or bandwidth, whichever is slower."""
     saved: float
     """Bytes kept for the backward pass under the plan's recompute mode."""
@@ -159,12 +159,12 @@ class BlockPlan(Part):
     name: str
     layers: Annotated[str, Field(pattern=rf"^(embedding|head|mtp|{RUNS})$")]
     """Layers that use it, folded: ``3-60``; or ``embedding``, ``head``, ``mtp``."""
-    count: int
-    forward: float
+    count: Count
+    forward: Share
     """Seconds of one micro-batch forwards, everything exposed included: a stage's is the sum over its layers."""
-    backward: float
+    backward: Share
     """The same backwards, recompute included."""
-    sizes: dict[str, Annotated[float, Field(gt=0)]] = Field(default_factory=dict)
+    sizes: dict[str, Positive] = Field(default_factory=dict)
     """Whole size of every dim, of ``batch`` and ``capacity`` a sequence; empty in plans that older versions made."""
     tensors: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     """The dims of every tensor, weights included, in order; empty in plans that older versions made."""
@@ -181,9 +181,9 @@ class Alternative(Part):
     rank: int
     """From 1; 0 for the user's own layout where it is not one of the best."""
     degrees: Degrees
-    step: float
+    step: Positive
     """Seconds."""
-    memory: float
+    memory: Positive
     """Bytes on the fullest chip, the median."""
     fits: bool
     own: bool = False
@@ -210,7 +210,7 @@ class Proof(Part):
 
     optimal: bool
     """No layout of the space with even stages, whose layers all recompute alike, is faster in this cost model."""
-    bound: float
+    bound: Share
     """Seconds; no such layout is faster than this."""
     gap: float
     """(step - bound) / step."""
@@ -281,36 +281,36 @@ class Plan(Part):
     left_open: LeftOpen | None = None
     """What a stated layout left open; None where it is whole, or none was stated."""
     degrees: Degrees
-    step: float
+    step: Positive
     """Predicted seconds of one step."""
     time: tuple[Term, ...]
     """Parts of the step; their values sum to ``step``."""
-    tokens_per_second: float
+    tokens_per_second: Positive
     """All chips together."""
-    tokens_per_second_per_chip: float
+    tokens_per_second_per_chip: Positive
     """Tokens a second of one chip that is paid for: idle ones count."""
-    mfu: float
+    mfu: Positive
     """Model FLOPs (forward and backward, no recompute, causal attention halved) over the peak of the
     chips that are paid for: idle ones count."""
-    price_per_million_tokens: float | None
+    price_per_million_tokens: Share | None
     """US dollars; None where no price of a chip-hour is known."""
-    memory: float
+    memory: Positive
     """Bytes on the fullest chip, the median."""
-    memory_upper: float
+    memory_upper: Positive
     """Bytes that nine of ten runs stay under; the verdict compares it with the limit."""
     memory_stage: int
-    memory_limit: float
+    memory_limit: Positive
     """Bytes a chip that a plan may use."""
-    host_memory: float = 0.0
+    host_memory: Share = 0.0
     """Bytes of host memory for the chip that needs most of it."""
-    host_limit: float | None = None
+    host_limit: Positive | None = None
     """Bytes of host memory that a chip may use; None where nobody knows what there is."""
     fits: bool
     """Whether ``memory_upper`` and ``host_memory`` are within their limits."""
     derivations: dict[str, Derivation] = Field(default_factory=dict)
     """How numbers come about, by their ids: ``step.gradients``, ``memory.weights``, ``mfu``."""
     stages: Annotated[tuple[Stage, ...], Field(min_length=1)]
-    blocks: tuple[BlockPlan, ...]
+    blocks: Annotated[tuple[BlockPlan, ...], Field(min_length=1)]
     uses: tuple[Use, ...] = ()
     """The ways to use pools of different chips, fastest first; empty where all chips are alike."""
     alternatives: tuple[Alternative, ...]
@@ -333,9 +333,9 @@ class Remedy(Part):
     """A smallest change that would fit."""
 
     change: str
-    memory: float
+    memory: Positive
     """Bytes, the median."""
-    limit: float
+    limit: Positive
     """Bytes that may be used then."""
     note: str
 
@@ -350,7 +350,7 @@ class NoPlan(Part):
     recipe: RecipeFacts
     trainer: str
     pins: tuple[str, ...]
-    memory_limit: float
+    memory_limit: Positive
     """Bytes a chip that a plan may use."""
     closest: Degrees | None
     """The candidate that needs least memory; None where rules removed every candidate."""

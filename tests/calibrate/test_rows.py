@@ -220,17 +220,26 @@ def test_memory_readings() -> None:
 def test_lines_that_are_no_runs(tmp_path: Path) -> None:
     wrong = copy.deepcopy(ROW) | {"id": "two"}
     wrong["model"]["layers"] = "many"
-    lines = [json.dumps(ROW), "", "{", json.dumps(wrong), json.dumps(ROW), json.dumps({"id": "x"})]
+    lines = [
+        json.dumps(ROW),
+        "",
+        "{",
+        json.dumps(wrong),
+        json.dumps(ROW),
+        json.dumps({"id": "x"}),
+        "3",
+    ]
     path = tmp_path / "runs.jsonl"
     path.write_text("\n".join(lines))
     with pytest.raises(PlannerError) as caught:
         read_runs(path)
     places = [fault.where.rpartition(":")[2] for fault in caught.value.faults]
-    assert places == ["3", "4", "5", "6"]
+    assert places == ["3", "4", "5", "6", "7"]
     texts = [fault.what for fault in caught.value.faults]
     assert "not JSON" in texts[0]
-    assert texts[1].startswith("model.layers 'many': it should be")
+    assert texts[1].startswith("model.layers is 'many'; it should be a whole number")
     assert "given twice (first on line 1)" in texts[2]
+    assert texts[4] == "the row is '3'; it should be a mapping."
     assert {fault.code for fault in caught.value.faults} == {"F02"}
 
 

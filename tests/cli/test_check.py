@@ -95,7 +95,12 @@ def test_a_plan_is_priced_and_the_better_one_told(
 
 def test_a_stale_plan_does_not_hold(plan: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = read_plan(plan)
-    plan.write_text(write_plan(found.model_copy(update={"step": 0.5 * found.step})))
+    old = {
+        "step": 0.5 * found.step,
+        "time": tuple(t.model_copy(update={"value": 0.5 * t.value}) for t in found.time),
+        "tokens_per_second": 2 * found.tokens_per_second,
+    }
+    plan.write_text(write_plan(found.model_copy(update=old)))
     capsys.readouterr()
     assert main(["check", str(plan), "--no-search"]) == 5
     told = capsys.readouterr().out

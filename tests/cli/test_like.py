@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from cli.main import main
 
@@ -52,6 +55,18 @@ def test_what_is_stated_wins(planner: Any) -> None:
         pins=("tp=2",),
         overrides={"vocab_size": "5"},
     )
+
+
+def test_a_plan_whose_numbers_were_edited_is_priced_again(
+    planner: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As the refusal of such a file advises."""
+    path = tmp_path / "plan.json"
+    path.write_text(json.dumps(json.loads(REAL.read_text()) | {"step": 1.0}))
+    assert main(["explain", str(path)]) == 2
+    assert f"shardwright price --like {path}" in capsys.readouterr().err
+    assert main(["price", "--like", str(path)]) == 0
+    assert planner.layout["pp"] == 2
 
 
 def test_a_plan_s_layout_is_priced_again(planner: Any) -> None:

@@ -13,7 +13,7 @@ NARROW = tuple(block.model_copy(update={"sizes": {"batch": 1.0}}) for block in p
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"stages": plan("dense").stages[:1]}, "1 stages are listed, and degrees.pp is"),
+        ({"stages": plan("dense").stages[:1]}, "1 stages are listed, and 'degrees.pp' is"),
         ({"blocks": ENDLESS}, "0 blocks have the layers 'head'"),
         ({"blocks": NARROW}, "its sizes do not"),
     ],

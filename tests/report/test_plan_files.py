@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import math
 import random
 import types
 from pathlib import Path
@@ -10,14 +12,14 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 
 import pytest
 from annotated_types import Ge, Gt, MinLen
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from planner.errors import PlannerError
 from planner.known import schema
-from planner.plan.read import read_plan
+from planner.plan.read import parsed_plan, read_plan
 from planner.plan.schema import Plan
 from planner.plan.write import write_plan
 from planner.report.data import render_csv
@@ -65,7 +67,7 @@ def constrained(kind: Any, notes: list[Any]) -> st.SearchStrategy[Any]:
     (note,) = notes
     if note == Ge(1):
         return st.integers(1, 10**15)
-    if note == Gt(0):
+    if note in (Ge(0), Gt(0)):
         return st.floats(1e-12, 1e18)
     if note == MinLen(1):
         return st.lists(from_schema(get_args(kind)[0]), min_size=1, max_size=2).map(tuple)
@@ -90,7 +92,7 @@ def test_round_trip(tmp_path: Path, plan: Plan) -> None:
     path = tmp_path / "plan.json"
     text = write_plan(plan)
     path.write_text(text, encoding="utf-8")
-    again = read_plan(path)
+    again = parsed_plan(path)
     assert again == plan
     assert write_plan(again) == text
     assert text.endswith("}\n")
@@ -143,14 +145,28 @@ def changed(change: dict[str, Any]) -> str:
         (changed({"stages.1.memori": []}), "V04", "unknown key 'stages[1].memori'.\n       Nearest: memory"),
         (changed({"cluster.levels.0.width": 1}), "V04", "unknown key 'cluster.levels[0].width'"),
         (changed({"degrees.tp": None}), "V04", "key 'degrees.tp' is missing"),
-        (changed({"degrees.tp": "eight"}), "V04", "'degrees.tp' is 'eight'; it should be a valid integer"),
-        (changed({"stages": []}), "V04", "'stages'"),
+        (changed({"degrees.tp": "eight"}), "V04", "'degrees.tp' is 'eight'; it should be a whole number"),
+        (changed({"stages": []}), "V04", "'stages' is a JSON list; it should be a list of at least one entry"),
         (changed({"stages.0.layers": ["x"]}), "V04", "'stages[0].layers[0]' is 'x'"),
         (changed({"blocks.0.layers": "x"}), "V04", "'blocks[0].layers' is 'x'"),
         (changed({"blocks.0.sizes": {"seq": 0}}), "V04", "'blocks[0].sizes.seq' is 0"),
         (changed({"degrees.order": ["up"]}), "V04", "'degrees.order[0]' is 'up'"),
-        (changed({"degrees.ep": 0}), "V04", "'degrees.ep' is 0; it should be greater than or equal to 1"),
+        (changed({"degrees.ep": 0}), "V04", "'degrees.ep' is 0; it should be at least 1"),
         (changed({"degrees.schedule": "zb"}), "V04", "'degrees.schedule' is 'zb'; it should be 'gpipe', '1f1b'"),
+        (changed({"blocks": []}), "V04", "'blocks' is a JSON list; it should be a list of at least one entry"),
+        (changed({"step": -1.0}), "V04", "'step' is -1.0; it should be more than 0"),
+        (changed({"step": 1.0}), "V04", "'step' is 1, and the values of 'time' sum to 18.1"),
+        (changed({"memory": 1.0}), "V04", "'memory' is 1, and 'memory_total' of its stage is"),
+        (changed({"memory_limit": float("inf")}), "V04", "'memory_limit' is inf; it should be a finite number"),
+        (changed({"memory_limit": float("nan")}), "V04", "'memory_limit' is nan; it should be a finite number"),
+        (changed({"memory_limit": 1e9}), "V04", "'fits' is true, and memory says false"),
+        (changed({"memory_stage": 99}), "V04", "'memory_stage' is 99"),
+        (changed({"cluster.num_chips": 0}), "V04", "'cluster.num_chips' is 0; it should be"),
+        (changed({"cluster.num_chips": 8}), "V04", "and 'cluster.num_chips' is 8"),
+        (changed({"stages.0.memory.0.value": 1.0}), "V04", "the values of 'stages[0].memory' sum to"),
+        (changed({"recipe.seq": 1}), "V04", "'tokens_per_second' is"),
+        (changed({"degrees.cp": 8}), "V04", "make 2,048 chips, and 'degrees.chips_used' is 256"),
+        (changed({"degrees.micro_batch": 2}), "V04", "is not 'recipe.global_batch', 512"),
         (changed({"degrees": None}), "V04", "key 'degrees' is missing"),
         ((Path(__file__).parent / "no_plan.json").read_text(), "V05", "found no plan"),
     ],
@@ -160,6 +176,29 @@ def test_broken_files(text: str | bytes, code: str, words: str, tmp_path: Path) 
         read(text, tmp_path)
     assert [fault.code for fault in caught.value.faults] == [code]
     assert words in str(caught.value)
+
+
+TOTALS = (
+    "step", "tokens_per_second", "memory", "memory_stage", "memory_upper", "recipe.global_batch", "recipe.seq",
+    "degrees.dp", "degrees.tp", "degrees.pp", "degrees.cp", "degrees.micro_batch", "degrees.num_micro_batches",
+    "degrees.chips_used", *(f"stages.{i}.{key}" for i in range(4) for key in ("index", "memory_total")),
+)  # fmt: skip
+
+
+@SLOW
+@given(st.sampled_from(TOTALS), st.integers() | st.floats() | st.sampled_from([math.inf, math.nan]))
+def test_no_total_can_be_edited_alone(tmp_path: Path, place: str, value: float) -> None:
+    """Whatever number stands there instead of its own: the file is refused, and the price anew is named."""
+    own = functools.reduce(
+        lambda at, key: at[int(key) if key.isdecimal() else key],
+        place.split("."),
+        json.loads(DENSE),
+    )
+    assume(not math.isclose(value, own, rel_tol=1e-3))
+    assume(not (place == "memory_upper" and own < value))
+    with pytest.raises(PlannerError) as caught:
+        read(changed({place: value}), tmp_path)
+    assert {fault.code for fault in caught.value.faults} == {"V04"}
 
 
 def test_many_faults_are_cut_short(tmp_path: Path) -> None:
