@@ -19,7 +19,10 @@ Runs = Annotated[
     typer.Argument(metavar="RUNS", help="Measured runs of the cluster, one a line of JSON; one suffices."),
 ]  # fmt: skip
 Profile = Annotated[
-    Path, typer.Option("--out", "-o", metavar="PATH", help="The profile to write, a .yaml file.")
+    Path,
+    typer.Option(
+        "--out", "-o", metavar="PATH", parser=o.named, help="The profile to write, a .yaml file."
+    ),
 ]
 Ran = Annotated[
     str | None,

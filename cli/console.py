@@ -5,6 +5,7 @@ Colour only where a person looks and nobody asked for none; the words are comple
 
 from __future__ import annotations
 
+import io
 import os
 import shutil
 import sys
@@ -26,6 +27,7 @@ STYLES = {
     "dim": "dim",
     "head": "bold",
 }
+CLOSED = "the output cannot be written: it is closed."
 EVERY_TERMINAL, EVERY_FILE = 0.1, 5.0
 """Seconds between two progress lines."""
 
@@ -115,6 +117,10 @@ def put(text: str, stream: TextIO) -> None:
     try:
         stream.write(text)
         stream.flush()
+    except io.UnsupportedOperation:
+        from planner.errors import PlannerError
+
+        raise PlannerError.of("O03", CLOSED) from None
     except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
         if not isinstance(error, BrokenPipeError):

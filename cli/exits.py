@@ -9,8 +9,8 @@ WRONG_INPUT = 2
 NO_PLAN = 3
 """Nothing fits; a full explanation was shown."""
 STOPPED = 4
-"""A time limit or Ctrl-C stopped the search, and there is an answer."""
+"""A time limit, Ctrl-C or SIGTERM stopped the search, and there is an answer."""
 CHECK_FAILED = 5
 """A check did not hold: an error above ``--max-error``."""
 INTERRUPTED = 130
-"""Ctrl-C before there was an answer (128 + SIGINT, as shells have it)."""
+"""Ctrl-C or SIGTERM before there was an answer (128 + SIGINT, as shells have it)."""

@@ -18,7 +18,10 @@ To = Annotated[
     typer.Option("--to", metavar="TRAINER", help="megatron, torchtitan, deepspeed, mindformers, …"),
 ]
 Folder = Annotated[
-    Path, typer.Option("--out", "-o", metavar="FOLDER", help="Where the trainer's files go.")
+    Path,
+    typer.Option(
+        "--out", "-o", metavar="FOLDER", parser=o.named, help="Where the trainer's files go."
+    ),
 ]
 
 Like = Annotated[

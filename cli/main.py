@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -12,7 +13,9 @@ tenth of a short command's time."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command line and returns its exit code."""
+    """Runs one command line and returns its exit code; where it is the process's own, SIGTERM is Ctrl-C."""
+    if arguments is None:
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
     gc.set_threshold(YOUNG)
     try:
         from cli.program import main as run

@@ -16,6 +16,20 @@ WIDEST = 100
 """Columns of a page, however wide the terminal."""
 OBJECTIVES = ("step-time", "cost-per-token", "fewest-chips", "pareto")
 
+
+def named(text: str) -> Path:
+    """The path after ``--out``; an empty text, as a variable that is not set leaves it, is not the current folder.
+
+    Raises:
+        PlannerError: it is empty (A03).
+    """
+    from planner.errors import PlannerError
+
+    if not text.strip():
+        raise PlannerError.of("A03", "the path after --out is empty.", "The current folder is .")
+    return Path(text)
+
+
 Model: TypeAlias = Annotated[
     str,
     typer.Argument(
@@ -203,7 +217,7 @@ ModelSettings: TypeAlias = Annotated[
 Out: TypeAlias = Annotated[
     list[Path] | None,
     typer.Option(
-        "--out", "-o", metavar="PATH",
+        "--out", "-o", metavar="PATH", parser=named,
         help="Also write a file: .json (the plan), .html (a report), .md, .csv, .parquet, .trace.json (a timeline). "
         "Repeatable.",
     ),

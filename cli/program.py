@@ -17,7 +17,7 @@ from cli import exits
 from cli.calibrate import calibrate
 from cli.check import check
 from cli.compare import compare
-from cli.console import put
+from cli.console import CLOSED, put
 from cli.diff import diff
 from cli.evaluate import evaluate
 from cli.explain import explain
@@ -75,6 +75,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if isinstance(error, OSError) and error.errno == errno.ENOSPC:
             what = f"the output cannot be written: {error.strerror}."
             return _refuse([Fault("O03", what)], words)
+        if isinstance(error, io.UnsupportedOperation) and not sys.stdout.writable():
+            return _refuse([Fault("O03", CLOSED)], words)
         if isinstance(error, typer.TyperException):
             return _refuse([_usage_fault(error)], words)
         if isinstance(error, PlannerError):
@@ -83,8 +85,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _ready_streams() -> None:
-    """Odd characters are replaced, and a stream that the caller closed goes nowhere."""
-    sys.stdout = sys.stdout or Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
+    """Odd characters are replaced; where the caller closed them, answers are refused and talk goes nowhere."""
+    sys.stdout = sys.stdout or Path(os.devnull).open(encoding="utf-8")  # noqa: SIM115
     sys.stderr = sys.stderr or Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -148,6 +150,7 @@ def _usage_fault(error: typer.TyperException) -> Fault:
             "A01", f"no option {option} in {path}. Nearest: {near}.", (f"All: {path} --help",)
         )
     message = error.format_message().rstrip(".").replace("Input should be", "it should be")
+    message = message.replace("greater than or equal to", "at least")
     return Fault("A03", f"{message[:1].lower()}{message[1:]}.", (f"Help: {path} --help",))
 
 

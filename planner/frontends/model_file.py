@@ -89,7 +89,8 @@ def _read_file(path: Path, given: Overrides) -> Architecture:
         return _of_trainer(path, given)
     if suffix in (".yaml", ".yml"):
         if not path.is_file():
-            raise PlannerError.of("M05", f"there is no file {path}.")
+            what = f"{path} is a folder." if path.is_dir() else f"there is no file {path}."
+            raise PlannerError.of("M05", what)
         return read_description(load_yaml(path), given)
     if suffix in _GRAPHS or suffix == ".py":
         what = _GRAPHS.get(suffix, "models as Python code are")

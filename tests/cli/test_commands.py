@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -142,6 +144,25 @@ def test_ctrl_c_before_any_answer(planner: Any, capsys: pytest.CaptureFixture[st
     assert capsys.readouterr().err == "Stopped before there was an answer.\n"
 
 
+def test_sigterm_is_ctrl_c(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As a batch system sends it, while the program works."""
+
+    def killed(*_: object) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(60)
+
+    monkeypatch.setattr(sys.modules["planner.api"], "plan", killed)
+    monkeypatch.setattr(sys, "argv", ["shardwright", *ASKED])
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        assert main() == 130
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert capsys.readouterr().err == "Stopped before there was an answer.\n"
+
+
 def test_faults_are_printed_one_after_another(
     planner: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -197,7 +218,9 @@ def test_a_bug_is_reported_without_a_traceback(
         ("plan m -c", "A03", "requires an argument"),
         ("plan m -c c --seq-len many", "A03", "--seq-len 'many'"),
         (f"plan m -c c --seq-len {'9' * 5000}", "A03", "is no length of a sequence"),
-        ("plan m -c c --top 0", "A03", "'--top'"),
+        ("plan m -c c --top 0", "A03", "'--top': it should be at least 1."),
+        ("plan m -c c --out=", "A03", "the path after --out is empty"),
+        ("export plan.json --to megatron --out=", "A03", "the path after --out is empty"),
         ("plan m -c c -f tabel", "A03", "Nearest: table"),
         ("plan m -c c --detail memory,opps", "A03", "Nearest: ops"),
         ("plan m -c c --objective cheapest", "A03", "cost-per-token, fewest-chips or pareto"),

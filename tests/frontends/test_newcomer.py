@@ -56,6 +56,15 @@ def test_a_full_disk_is_no_bug(line: str) -> None:
     assert "the output cannot be written: No space left on device." in done.stderr
 
 
+@pytest.mark.parametrize("line", ["list trainers", "plan --help", "--version"])
+def test_a_closed_output_is_said(line: str) -> None:
+    """``shardwright … >&-``: no answer is lost without a word."""
+    command = ["sh", "-c", f"exec {sys.executable} -m cli.main {line} >&-"]
+    done = subprocess.run(command, cwd=ROOT, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr == "Error: the output cannot be written: it is closed.   [O03]\n"
+
+
 def test_ranges_of_pins_that_nothing_lies_in(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*SMALL.split(), "--pin", "tp<=2", "--pin", "tp>=4"]) == 2
     assert "no layout of 8 chips has tp<=2 and tp>=4." in capsys.readouterr().err
