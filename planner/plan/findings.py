@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from planner.plan.cluster import kind_of
 from planner.plan.figures import Sensitivity
@@ -115,6 +115,7 @@ class Comparison(Part):
 class Target(Part):
     """What a size must meet besides fitting; None where it need not."""
 
+    model_config = ConfigDict(allow_inf_nan=True)  # as a person asks, before it is judged
     step: float | None = None
     """Seconds of a step at most."""
     tokens: float | None = None

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
-from planner.plan.read import read_plan
+from planner.plan.read import parsed_plan
 from planner.plan.schema import NoPlan, Plan
 from planner.report.data import render_csv, render_yaml
 from planner.report.detail import DETAILS
@@ -24,7 +24,7 @@ NAMES = ("dense", "moe", "no_plan")
 
 def answer(name: str) -> Plan | NoPlan:
     path = HERE / f"{name}.json"
-    return NoPlan.model_validate_json(path.read_text()) if name == "no_plan" else read_plan(path)
+    return NoPlan.model_validate_json(path.read_text()) if name == "no_plan" else parsed_plan(path)
 
 
 def compare(text: str, name: str) -> None:
