@@ -220,6 +220,7 @@ def _fault(
         close = _meant(model, path)
         hint = f" Possible: {listed(valid)}." if valid else ""
         hint = f" Did you mean '{close[0]}'?" if close else hint
+        hint = getattr(model, "MEANT", {}).get(key, hint) if len(path) == 1 else hint
         return Fault("Y01", f"unknown key '{key}' in {inside}.{hint}", where=source.where(place))
     if kind == "missing":
         return Fault("Y04", f"{inside} has no '{key}'.", where=source.where(place))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import Field, WithJsonSchema
 
@@ -138,9 +138,17 @@ class CalibrationFile(Description):
     """The same of memory; left out where it was not measured."""
 
 
+_COUNTED = " Write 'num_chips', of all hosts together, and 'chips_per_host'."
+
+
 class ClusterFile(Description):
     """One file of ``hardware_profiles/clusters``, or a user's own."""
 
+    MEANT: ClassVar = dict.fromkeys(
+        ("nodes", "num_nodes", "hosts", "num_hosts", "gpus", "gpus_per_node", "chips_per_node"),
+        _COUNTED,
+    )
+    """What others count, and what to write here instead."""
     name: str
     """Canonical name; the file's name in ``hardware_profiles``."""
     aliases: list[str] = Field(default_factory=list)

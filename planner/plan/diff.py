@@ -56,6 +56,13 @@ class Difference(Part):
     operators: tuple[Pair, ...]
     """Layers and operators of the busiest stage, seconds of the step."""
 
+    @property
+    def same(self) -> bool:
+        """Nothing that is compared differs."""
+        totals = [self.step, self.rate, self.memory, *([self.price] if self.price else [])]
+        parts = [*totals, *self.time, *self.kinds, *self.operators]
+        return not (self.inputs or self.layout or any(pair.change for pair in parts))
+
 
 def diff(before: Plan, after: Plan, names: tuple[str, str] = ("before", "after")) -> Difference:
     """What differs; equal parts of inputs and layout are left out, equal numbers are not."""

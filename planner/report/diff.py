@@ -45,16 +45,21 @@ def render_diff(found: Difference, width: int, title: str = "") -> list[Line]:
 def _verdict(found: Difference, title: str, width: int) -> list[Line]:
     word, style = _speed(found.rate.before, found.rate.after)
     pieces = [
-        f"{show_seconds(found.step.after)} a step, not {show_seconds(found.step.before)}",
-        f"{three_digits(found.rate.after)} tokens/s, not {three_digits(found.rate.before)}",
-        f"{gib(found.memory.after)} GiB, not {gib(found.memory.before)}",
+        _not(found.step, show_seconds, " a step"),
+        _not(found.rate, three_digits, " tokens/s"),
+        _not(found.memory, gib, " GiB"),
     ]
     if found.price is not None:
-        pieces.append(
-            f"{dollars(found.price.after)} per million tokens, not {dollars(found.price.before)}"
-        )
+        pieces.append(_not(found.price, dollars, " per million tokens"))
+    word = "the same" if found.same else word
     first = title or f"{found.after} beside {found.before}"
     return [(Span(f"  {first}: "), Span(word, style)), *styled(flow(pieces, " · ", width, "  ", 2))]
+
+
+def _not(pair: Pair, show: Callable[[float], str], unit: str) -> str:
+    """One number of both plans: ``8.27 s a step, not 9.10 s``, or ``8.27 s a step in both``."""
+    before, after = show(pair.before), show(pair.after)
+    return f"{after}{unit} in both" if after == before else f"{after}{unit}, not {before}"
 
 
 def _speed(before: float, after: float) -> tuple[str, Style]:

@@ -68,7 +68,7 @@ def check(
     priced, broken = _priced(question, file.divided)
     return Checked(
         name=file.path,
-        program=file.program,
+        program=file.trainer if file.program == "megatron" else file.program,
         chips=file.chips,
         stages=file.stages,
         notes=file.notes,

@@ -88,7 +88,11 @@ def test_a_measured_run_stands_beside(tmp_path: Path, capsys: pytest.CaptureFixt
 
 def test_diff(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["diff", PLAN, PLAN]) == 0
-    assert "The layout is the same." in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert told.startswith(f"  {PLAN} beside {PLAN}: the same\n")
+    assert "3.10 s a step in both · " in told
+    assert ", not" not in told
+    assert "The layout is the same." in told
     assert main(["diff", PLAN, PLAN, "-f", "json"]) == 0
     assert json.loads(capsys.readouterr().out)["layout"] == []
 

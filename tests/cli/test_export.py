@@ -31,6 +31,31 @@ def test_files_are_written_and_written_again(plan_file: Path, tmp_path: Path) ->
     assert not os.access(out / "megatron.json", os.X_OK)
 
 
+@pytest.mark.parametrize(
+    ("to", "cluster"), [("megatron", "h100-sxm:16"), ("mindspeed", "a910b:16")]
+)
+def test_scripts_are_read_back_as_whose_they_are(
+    to: str,
+    cluster: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The one that measures again names the one that has the settings."""
+    monkeypatch.undo()
+    from planner.api import Question, export, price
+
+    question = Question(
+        model="llama-3-8b", cluster=cluster, trainer=to, global_batch=32, seq_len=4096
+    )
+    export(price(question, {"tp": 2, "pp": 2}), to, tmp_path)
+    line = ["-c", cluster, "--no-search"]
+    assert main(["check", str(tmp_path / f"{to}.sh"), *line]) == 0
+    assert f" read as {to} " in " ".join([*capsys.readouterr().out.split(), ""])
+    assert main(["check", str(tmp_path / "remeasure.sh"), *line]) == 2
+    assert f"shardwright check {tmp_path / to}.sh   [W03]" in capsys.readouterr().err
+
+
 def test_nothing_else_is_overwritten(
     plan_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -255,6 +255,7 @@ def test_broken_syntax(tmp_path):
     ("old", "new", "code", "what"),
     [
         ("num_chips: 64", "num_chips: many", "U02", "num_chips must be a whole number."),
+        ("num_chips: 64", "nodes: 8", "Y01", "unknown key 'nodes' in cluster. Write 'num_chips',"),
         ("num_chips: 64", "num_chips: 0", "U02", "num_chips must be at least 1."),
         ("num_chips: 64", "num_chips: yes", "U02", "num_chips must be a whole number."),
         ("name: mine", "name: 910", "U02", "name must be text."),

@@ -203,6 +203,9 @@ def test_files_that_are_not_read_yet_or_not_there(tmp_path):
         with pytest.raises(PlannerError) as caught:
             read_model(tmp_path / name)
         assert caught.value.faults[0].code == code
+    (tmp_path / "folder.yaml").mkdir()
+    with pytest.raises(PlannerError, match=r"folder.yaml is a folder"):
+        read_model(tmp_path / "folder.yaml")
 
 
 def test_folders_come_before_the_packaged_catalogue(tmp_path):

@@ -261,7 +261,7 @@ def test_equal_plans_have_no_difference() -> None:
     assert not found.inputs
     assert not found.layout
     page = plain(render_diff(found, 100))
-    assert "as fast" in page
+    assert "after beside before: the same" in page
     assert "The layout is the same." in page
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from planner.errors import PlannerError, listed, nearest
@@ -28,6 +30,8 @@ _JSON_KEYS = {
     "galvatron": ("pp_deg", "tp_sizes_enc"),
     "megatron": ("world_size", "plan"),
 }
+_SOURCED = re.compile(r"^\s*source (\S+?);? .*\$\{(\w+)\[@\]\}", re.MULTILINE)
+"""A script that runs with the array of another."""
 
 
 def read_trainer_file(path: Path, program: str | None = None) -> TrainerFile:
@@ -51,6 +55,8 @@ def read_trainer_file(path: Path, program: str | None = None) -> TrainerFile:
             f"is no configuration of a trainer that we read: {whose} was expected.",
             where=str(path),
         )
+    if found.program == "megatron" and "mindspeed" in f"{program} {text}".lower():
+        return replace(found, trainer="mindspeed")
     return found
 
 
@@ -92,6 +98,14 @@ def _by_ending(path: Path, text: str, asked: str | None) -> TrainerFile | None:
         return torchtitan.from_toml(where, text)
     if ending == ".py":
         return torchtitan.from_module(where, text) if "parallelism" in text else None
+    lent = _SOURCED.search(text)
+    if lent and f"{lent[2]}=" not in text:
+        raise PlannerError.of(
+            "W03",
+            f"runs what {lent[1]} sets, and sets nothing itself.",
+            f"Give that file: shardwright check {path.parent / lent[1]}",
+            where=where,
+        )
     values, variables = options(text, where)
     if asked == "torchtitan" or any(name.startswith("parallelism.") for name in values):
         return torchtitan.from_flags(where, values)
