@@ -89,7 +89,9 @@ def test_a_slow_network_is_told_from_a_slow_chip() -> None:
 def test_memory_has_a_factor_of_its_own_from_two_runs_on_and_is_told_or_said_not_to_be() -> None:
     slow = calibrate(rows(memory=0.6, sp=False), profile(SPEC))
     memory = next(i for i in slow.factors if i.parameter.field == "memory_efficiency")
-    assert 0.6 < memory.factor < 0.98  # towards the slower memory; six runs tell no more than the prior
+    assert (
+        0.6 < memory.factor < 0.98
+    )  # towards the slower memory; six runs tell no more than the prior
     said = any(text.startswith("passes over memory") for text in slow.unidentified)
     assert said == (memory.spread > IDENTIFIED * memory.parameter.width)
     (only,) = calibrate(rows(count=1), profile(SPEC)).factors
