@@ -9,15 +9,14 @@ combination of stage times with coefficients a_k on stages of pool k is at least
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
-from planner.cost.collectives import collective
 from planner.cost.partition import block_counts
 from planner.cost.prices import Prices, block_seconds
-from planner.cost.sends import shared_bytes
 from planner.hardware.cluster import Level
+from planner.search.pools.place import linked
 from planner.units import Array, IntArray
 
 HALVINGS = 40
@@ -72,18 +71,8 @@ def speeds(parts: Sequence[Prices], link: Level) -> Speeds:
         alike=((seconds / whole[..., None]).min(axis=0) * counts).sum(axis=-1),
         micro_batches=parts[0].micro_batches,
         chips=rows.dp * rows.cp * rows.tp,
-        ends=np.sort([_ends(part, link) for part in parts], axis=0)[1],
+        ends=np.sort([linked(part, link).ends for part in parts], axis=0)[1],
     )
-
-
-def _ends(part: Prices, link: Level) -> Array:
-    """Seconds of shared tables over the link between pools; ``(n,)``."""
-    cluster = part.task.cluster
-    linked = replace(cluster, levels=(*cluster.levels, link))
-    pair = np.ones((len(linked.levels), 1), dtype=np.int64)
-    pair[-1] = 2
-    size = shared_bytes(part.task, part.table, part.key)
-    return np.where(part.rows.folded, 0.0, collective("all-reduce", size, pair, linked))
 
 
 def _after(part: Prices, counts: IntArray) -> Array:

@@ -78,7 +78,7 @@ def _ends(site: Site, parts: Sequence[Prices], seats: Seats) -> Array:
     first, last = seats.pools[0], seats.pools[-1]
     if first == last:
         return _sends(site.tasks[first], parts[first], sum(seats.stages)).ends
-    return np.maximum(*(_linked(site, parts, end).ends for end in (first, last)))
+    return np.maximum(*(linked(parts[end], site.link).ends for end in (first, last)))
 
 
 def _boundaries(site: Site, parts: Sequence[Prices], seats: Seats) -> tuple[Array, Array]:
@@ -102,20 +102,19 @@ def _over(site: Site, parts: Sequence[Prices], pool: int, after: int) -> tuple[f
     """Exposed and hidden seconds of a send from one pool to another, as the slower of both ends sees it."""
     ends = []
     for end in (pool, after):
-        found = _linked(site, parts, end)
+        found = linked(parts[end], site.link)
         ends.append((float(found.exposed[-1, 0]), float(found.hidden[-1, 0])))
     return max(end[0] for end in ends), max(end[1] for end in ends)
 
 
-def _linked(site: Site, parts: Sequence[Prices], pool: int) -> Sends:
-    """What a pool's rank and one of another pool send to one another."""
-    cluster = site.tasks[pool].cluster
-    task = replace(site.tasks[pool], cluster=replace(cluster, levels=(*cluster.levels, site.link)))
-    row = replace(parts[pool].rows, pp=np.array([2]))
-    apart = np.ones((len(task.cluster.levels), 1), dtype=np.int64)
+def linked(part: Prices, link: Level) -> Sends:
+    """What a rank of a layout's pool and one of another pool send to one another over the link between them."""
+    cluster = part.task.cluster
+    task = replace(part.task, cluster=replace(cluster, levels=(*cluster.levels, link)))
+    rows = replace(part.rows, pp=np.full(len(part.rows), 2))
+    apart = np.ones((len(task.cluster.levels), len(rows)), dtype=np.int64)
     apart[-1] = 2
-    where = {**axis_members(task, row), "pp": apart}
-    return sends(task, row, parts[pool].table, parts[pool].key, where)
+    return sends(task, rows, part.table, part.key, {**axis_members(task, rows), "pp": apart})
 
 
 def _sends(task: Task, part: Prices, stages: int) -> Sends:
