@@ -17,7 +17,7 @@ from planner.search.front import front
 from planner.search.idle import better, divides_badly, fewer
 from planner.search.pin_prices import Without, pin_prices
 from planner.search.pins import Pins
-from planner.search.stages.winners import JUDGED, best_cuts
+from planner.search.stages.winners import JUDGED, searched
 
 
 def plan(
@@ -39,10 +39,8 @@ def plan(
     known = understand(question)
     own = _own(known, question)
     deadline = time.monotonic() + question.time_limit
-    rows, limit = max(question.top, JUDGED), question.time_limit
-    raw = search(known.task, known.pins, top=rows, time_limit=limit, progress=progress)
-    outcome = best_cuts(raw, known.pins, deadline, question.top)
-    without = Without(known.task, known.pins, (raw, outcome), rows, deadline)
+    raw, outcome = searched(known.task, known.pins, question.top, deadline, progress)
+    without = Without(known.task, known.pins, (raw, outcome), max(question.top, JUDGED), deadline)
     if time.monotonic() > deadline:  # some of the winners kept their even stages
         outcome = replace(outcome, stopped=True)
     outcome, idle = _some_idle(known, question, outcome, deadline)
@@ -101,6 +99,5 @@ def _some_idle(
     chips = fewer(task.cluster) if nothing or divides_badly(task.cluster.num_chips) else ()
     if not chips or left <= 0 or outcome.stopped:
         return outcome, ""
-    rows = max(question.top, JUDGED)
-    part = search(replace(task, chips=chips), pins, top=rows, time_limit=left)
-    return better(outcome, best_cuts(part, pins, deadline, question.top))
+    _, part = searched(replace(task, chips=chips), pins, question.top, deadline)
+    return better(outcome, part)

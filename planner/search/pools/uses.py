@@ -18,7 +18,7 @@ from planner.search.pools.space import plain, spans
 from planner.search.space import Space
 from planner.search.stages.options import Mixing
 from planner.search.stages.refine import refine
-from planner.search.stages.winners import JUDGED, best_cuts
+from planner.search.stages.winners import searched
 from planner.trainers.trainer import Task
 from planner.trainers.trust import room
 from planner.units import show_seconds
@@ -93,10 +93,7 @@ def _alone(
 ) -> Way:
     """One pool with the others idle: a search as on any cluster."""
     task = site.tasks[pool]
-    left = deadline - time.monotonic()
-    rows = max(top, JUDGED)
-    found = search(task, pins, top=rows, time_limit=left, progress=progress)
-    outcome = best_cuts(found, pins, deadline, top)
+    _, outcome = searched(task, pins, top, deadline, progress)
     count = len(outcome.step)
     return Way(
         text=f"only {task.cluster.name}",

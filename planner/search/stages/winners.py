@@ -8,7 +8,7 @@ What is left bounds every plan.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -19,7 +19,7 @@ from planner.cost.cut import FULL, NONE, SELECTIVE
 from planner.cost.orders import Schedule
 from planner.cost.prices import Prices
 from planner.search.bounded import SLICE
-from planner.search.engine import SAME, Outcome
+from planner.search.engine import SAME, Outcome, Progress, search
 from planner.search.pins import Pins
 from planner.search.stages.options import Mixing
 from planner.search.stages.refine import Refined, refine
@@ -70,6 +70,27 @@ class _Rival:
     """The same where all its layers recompute alike; infinite where memory or the trainer forbids that."""
     index: int
     """Its row of the space."""
+
+
+def searched(
+    task: Task,
+    pins: Pins,
+    shown: int,
+    deadline: float,
+    progress: Callable[[Progress], None] | None = None,
+) -> tuple[Outcome, Outcome]:
+    """What a search finds with even stages, and the best so many of it with their best stages.
+
+    Args:
+        task: the question.
+        pins: restrictions of its space.
+        shown: how many layouts to return; as many are searched as decide which are divided.
+        deadline: monotonic seconds after which the best so far is returned.
+        progress: called between batches of the search.
+    """
+    left, rows = deadline - time.monotonic(), max(shown, JUDGED)
+    even = search(task, pins, top=rows, time_limit=left, progress=progress)
+    return even, best_cuts(even, pins, deadline, shown)
 
 
 def best_cuts(outcome: Outcome, pins: Pins, deadline: float, shown: int = JUDGED) -> Outcome:
