@@ -9,8 +9,11 @@ import io
 import os
 import shutil
 import sys
+import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, TextIO
 
@@ -30,6 +33,7 @@ STYLES = {
 CLOSED = "the output cannot be written: it is closed."
 EVERY_TERMINAL, EVERY_FILE = 0.1, 5.0
 """Seconds between two progress lines."""
+WIDEST_BAR = 24
 
 
 class Progress(Protocol):
@@ -131,15 +135,22 @@ def put(text: str, stream: TextIO) -> None:
 
 
 class ProgressLine:
-    """Progress of a search on standard error: a line that is redrawn and erased, or a line every five seconds."""
+    """Progress of a search on standard error: a line that is redrawn and erased, or a line every five seconds.
+
+    A clock of its own draws it, so that time goes on where the search says nothing for a while.
+    """
 
     def __init__(self, screen: Screen) -> None:
-        self._silent = screen.quiet
         self._redraws = is_terminal(sys.stderr)
-        self._started = self._shown = time.monotonic()
+        self._started = time.monotonic()
         self._drawn = False
+        self._line: Callable[[float, int], str] | None = None
+        self._ended = threading.Event()
+        self._clock = None if screen.quiet else threading.Thread(target=self._tick, daemon=True)
 
     def __enter__(self) -> ProgressLine:
+        if self._clock is not None:
+            self._clock.start()
         return self
 
     def __exit__(
@@ -148,59 +159,70 @@ class ProgressLine:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self._ended.set()
+        if self._clock is not None:
+            self._clock.join()
         if self._drawn:
             sys.stderr.write("\r\x1b[K")
             sys.stderr.flush()
 
     def __call__(self, progress: Progress) -> None:
-        """Shows the state of the search, if the last time is long enough ago."""
-        if self._due():
-            self._draw(progress_text(progress, time.monotonic() - self._started))
+        """Takes the state of a search."""
+        self._line = partial(progress_text, progress)
 
     def count(self, done: int, total: int) -> None:
-        """Shows how many of several questions are answered."""
-        if self._due():
-            shown = elapsed(time.monotonic() - self._started)
-            self._draw(f"  {done:,} of {total:,} plans {bar_of(done / total)}   {shown}")
+        """Takes how many of several questions are answered."""
+        self._line = partial(count_text, done, total)
 
-    def _due(self) -> bool:
-        now = time.monotonic()
-        if self._silent or now - self._shown < (EVERY_TERMINAL if self._redraws else EVERY_FILE):
-            return False
-        self._shown = now
-        return True
+    def _tick(self) -> None:
+        from planner.errors import PlannerError
 
-    def _draw(self, text: str) -> None:
+        with suppress(PlannerError, ValueError):  # nobody reads it any more
+            while not self._ended.wait(EVERY_TERMINAL if self._redraws else EVERY_FILE):
+                if self._line is not None:
+                    self._draw(self._line)
+
+    def _draw(self, line: Callable[[float, int], str]) -> None:
+        seconds = time.monotonic() - self._started
         if not self._redraws:
-            put(text + "\n", sys.stderr)
+            put(line(seconds, WIDTH_OF_FILES) + "\n", sys.stderr)
             return
         self._drawn = True
         room = shutil.get_terminal_size().columns - 1
-        sys.stderr.write(f"\r{text[:room]}\x1b[K")
+        sys.stderr.write(f"\r{line(seconds, room)[:room]}\x1b[K")
         sys.stderr.flush()
 
 
-def progress_text(progress: Progress, seconds: float) -> str:
+def progress_text(progress: Progress, seconds: float, room: int = WIDTH_OF_FILES) -> str:
     """One line: what is done, the best so far, how much better it can get, the time."""
     from planner.units import show_seconds
 
     share = min(1.0, progress.done / progress.total) if progress.total else 0.0
-    parts = [
-        f"  pricing {progress.total:,} layouts {bar_of(share)}",
-        f"{100 * share:.0f} %",
-    ]
+    parts = [f"{100 * share:.0f} %"]
     if progress.best is not None:
         parts.append(f"best {show_seconds(progress.best)}")
         if progress.bound is not None and progress.best > 0:
             gap = max(0.0, 1 - progress.bound / progress.best)
             parts.append(f"gap ≤ {100 * gap:.0f} %")
-    return "   ".join([*parts, elapsed(seconds)])
+    return _with_bar(f"pricing {progress.total:,} layouts", share, [*parts, elapsed(seconds)], room)
 
 
-def bar_of(share: float) -> str:
-    """A bar of fixed width."""
-    full = round(24 * share)
-    return f"{'━' * full}{'╸' * (full < 24)}{' ' * (23 - full)}"
+def count_text(done: int, total: int, seconds: float, room: int = WIDTH_OF_FILES) -> str:
+    """One line: how many of several questions are answered."""
+    return _with_bar(f"{done:,} of {total:,} plans", done / total, [elapsed(seconds)], room)
+
+
+def _with_bar(what: str, share: float, parts: list[str], room: int) -> str:
+    """A line whose bar takes what the words leave of the room."""
+    rest = "   ".join(["", *parts])
+    return f"  {what} {bar_of(share, room - len(what) - len(rest) - 3)}{rest}"
+
+
+def bar_of(share: float, width: int) -> str:
+    """A bar of a width, within reason."""
+    width = max(4, min(width, WIDEST_BAR))
+    full = round(width * share)
+    return f"{'━' * full}{'╸' * (full < width)}{' ' * (width - 1 - full)}"
 
 
 def elapsed(seconds: float) -> str:

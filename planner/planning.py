@@ -40,6 +40,7 @@ def plan(
     own = _own(known, question)
     deadline = time.monotonic() + question.time_limit
     raw, outcome = searched(known.task, known.pins, question.top, deadline, progress)
+    deadline = time.monotonic() if outcome.stopped else deadline
     without = Without(known.task, known.pins, (raw, outcome), max(question.top, JUDGED), deadline)
     if time.monotonic() > deadline:  # some of the winners kept their even stages
         outcome = replace(outcome, stopped=True)

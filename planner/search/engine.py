@@ -131,7 +131,10 @@ def search(
     if found.stopped or within or nothing or pins.on(("offload",)):
         return found
     if found.best is not None:
-        return _moved(task, found, top, deadline, progress)
+        try:
+            return _moved(task, found, top, deadline, progress)
+        except KeyboardInterrupt:
+            return replace(found, stopped=True)
     return _search(task, with_offload(task, pins, space), top, deadline, progress)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -66,6 +67,7 @@ class Planner:
         self.asked: dict[str, Any] = {}
         self.old = ""
         self.progress: list[Progress] = []
+        self.seconds = 0.0
         self.Question = Question
 
     def plan(
@@ -79,6 +81,7 @@ class Planner:
         for state in self.progress:
             assert progress is not None
             progress(state)
+        time.sleep(self.seconds)
         return self._answer()
 
     def price(

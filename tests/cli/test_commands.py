@@ -279,11 +279,25 @@ def test_progress_is_silent_in_files_until_five_seconds(
     planner.progress = [Progress(28_200, 41_472, 18.5, 17.4)] * 3
     assert main(ASKED) == 0
     assert "pricing" not in capsys.readouterr().err
-    monkeypatch.setattr("cli.console.EVERY_FILE", 0.0)
+    monkeypatch.setattr("cli.console.EVERY_FILE", 0.01)
+    planner.seconds = 0.2
     assert main(ASKED) == 0
-    line, *_ = capsys.readouterr().err.splitlines()
-    assert line.startswith("  pricing 41,472 layouts ━━━━━━━━━━━━━━━━╸")
-    assert line.endswith("68 %   best 18.5 s   gap ≤ 6 %   0:00")
+    first, second, *_ = capsys.readouterr().err.splitlines()
+    assert first == second, "the clock goes on where the search says nothing"
+    assert first.startswith("  pricing 41,472 layouts ━━━━━━━━━━━━━━━━╸")
+    assert first.endswith("68 %   best 18.5 s   gap ≤ 6 %   0:00")
+    assert main([*ASKED, "--quiet"]) == 0
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("room", [60, 79, 99, 200])
+def test_the_bar_of_progress_takes_what_the_words_leave(room: int) -> None:
+    from cli.console import progress_text
+
+    line = progress_text(Progress(28_200, 41_472, 18.5, 17.4), 62.0, room)
+    assert line.endswith("   68 %   best 18.5 s   gap ≤ 6 %   1:02")
+    assert line.count("━") >= 2
+    assert len(line) <= max(room, 69)
 
 
 @pytest.mark.parametrize("last", [[], ["plan", "--help"], ["price", "--help"], ["--version"]])

@@ -5,12 +5,15 @@ from __future__ import annotations
 import csv
 import json
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cli.main import main
+from planner.plan.findings import Comparison
 from planner.plan.schema import Plan
 from tests.report.reports import planned
 
@@ -164,9 +167,16 @@ def test_a_size_that_was_stopped(
 def test_progress_counts_plans(
     planner: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("cli.console.EVERY_FILE", 0.0)
+    whole = planner.compare(None)
+
+    def counted(*_: object, done: Callable[[int, int], None], **__: object) -> Comparison:
+        done(3, 12)
+        time.sleep(0.2)
+        return whole
+
+    monkeypatch.setattr("cli.console.EVERY_FILE", 0.01)
+    monkeypatch.setattr(sys.modules["planner.api"], "compare", counted)
     assert main(["compare", "m", "-c", "c"]) == 0
-    planner.asked["done"](3, 12)
     assert capsys.readouterr().err.startswith("  3 of 12 plans ━━━━━━╸")
 
 

@@ -105,7 +105,10 @@ def on_pools(
 def _why_idle(plan: Plan, ways: Sequence[Way]) -> str:
     """What the ways that use more chips take: their best step, or what bounds it."""
     more = [way for way in ways if way.chips > plan.degrees.chips_used]
-    least = min((way.step if way.steps else way.bound for way in more), default=np.inf)
+    known = (way.bound if way.stopped or not way.steps else way.step for way in more)
+    least = min(known, default=np.inf)
+    if least < plan.step:
+        return "; what they would save was not looked at to the end"
     return f", as with them the step takes {show_seconds(least)} or more" if least < np.inf else ""
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import count
 from typing import TypeAlias
@@ -18,6 +18,7 @@ import numpy as np
 
 from planner.candidates import RECOMPUTE, Candidates
 from planner.cost.prices import Prices, prices
+from planner.search.engine import Progress
 from planner.search.pins import Pins
 from planner.search.pools.bounds import Beside, Speeds, speeds, step_bounds
 from planner.search.pools.place import Seats, Site, placed, rooms
@@ -137,6 +138,7 @@ def search_pipelines(
     deadline: float = np.inf,
     top: int = 5,
     seats: Seats | None = None,
+    progress: Callable[[Progress], None] | None = None,
 ) -> Pipelines:
     """The fastest pipeline whose stages stand on two pools or more.
 
@@ -147,6 +149,7 @@ def search_pipelines(
         deadline: monotonic seconds after which the best so far is returned with its bound.
         top: how many layouts to return.
         seats: where the stages stand, if that is stated.
+        progress: called between layouts; what it counts as done are those that are no open question any more.
     """
     if not spans(site.tasks[0]) or not plain(pins):
         return Pipelines((), np.inf, 0, 0, stopped=False)
@@ -160,15 +163,20 @@ def search_pipelines(
     )
     heap, stopped = _first(state), False
     searched = sum(state.numbers(int(chips)).shape[1] for chips in state.speeds.chips)
-    while heap and heap[0][0] < state.limit * (1.0 - EQUAL):
-        if time.monotonic() > deadline:
-            stopped = True
-            break
-        _, _, each = heapq.heappop(heap)
-        for bound, more in _next(state, each):
-            if bound < state.limit:
-                heapq.heappush(heap, (bound, next(state.numbered), more))
-    bound = min([state.limit, *(entry[0] for entry in heap[:1])])
+    bound = heap[0][0] if heap else np.inf
+    try:
+        while heap and (bound := heap[0][0]) < state.limit * (1.0 - EQUAL):
+            if stopped := time.monotonic() > deadline:
+                break
+            if progress is not None:
+                progress(Progress(state.refined, state.refined + len(heap), state.limit, bound))
+            _, _, each = heapq.heappop(heap)
+            for least, more in _next(state, each):
+                if least < state.limit:
+                    heapq.heappush(heap, (least, next(state.numbered), more))
+    except KeyboardInterrupt:
+        stopped = True
+    bound = min(state.limit, bound if stopped or heap else np.inf)
     return Pipelines(tuple(state.best), bound, searched, state.refined, stopped)
 
 

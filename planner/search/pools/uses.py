@@ -26,6 +26,10 @@ from planner.units import show_seconds
 SLACK = 1.2
 """How many times as long as the best other way stages on several pools may take to be told."""
 
+ALIKE = "all chips alike, the slowest sets the pace"
+SEVERAL = "stages on several pools"
+UNSEEN = "not looked at"
+
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Way:
@@ -74,13 +78,50 @@ def ways(
         progress: called between batches of the searches.
     """
     deadline = time.monotonic() + time_limit
-    found = [_alone(site, pool, pins, top, deadline, progress) for pool in range(len(site.tasks))]
-    found.append(replicas(site, pins, top, deadline, progress))
-    reached = SLACK * min(way.step for way in found)
+    found: list[Way] = []
+
+    def told(state: Progress) -> None:
+        best = min(state.best or np.inf, *(way.step for way in found), np.inf)
+        if progress is not None:
+            progress(replace(state, best=best if best < np.inf else None))
+
+    def stages(until: float) -> Way:
+        reached = SLACK * min(way.step for way in found)
+        pipelines = search_pipelines(
+            site, pins, reached=reached, deadline=until, top=top, progress=told
+        )
+        return _stages(site, pipelines)
+
+    def alone(pool: int) -> Callable[[float], Way]:
+        return lambda until: _alone(site, pool, pins, top, until, told)
+
+    looks = [(_only(task), task.cluster.num_chips, alone(i)) for i, task in enumerate(site.tasks)]
+    looks.append((ALIKE, site.num_chips, lambda until: replicas(site, pins, top, until, told)))
     if spans(site.tasks[0]) and plain(pins):
-        pipelines = search_pipelines(site, pins, reached=reached, deadline=deadline, top=top)
-        found.append(_stages(site, pipelines))
+        looks.append((SEVERAL, site.num_chips, stages))
+    for text, chips, look in looks:
+        try:
+            found.append(look(deadline))
+        except KeyboardInterrupt:
+            if not any(way.steps for way in found):
+                raise
+            least = _at_peak(site)
+            found.append(Way(text=text, chips=chips, bound=least, note=UNSEEN, stopped=True))
+        if found[-1].stopped:
+            deadline = time.monotonic()
     return tuple(sorted(found, key=lambda way: way.step))
+
+
+def _only(task: Task) -> str:
+    return f"only {task.cluster.name}"
+
+
+def _at_peak(site: Site) -> float:
+    """Seconds that no step of all chips is below: its FLOPs at their peak."""
+    recipe = site.tasks[0].recipe
+    clusters = [task.cluster for task in site.tasks]
+    peak = sum(each.num_chips * each.chip.peak_for(recipe.precision) for each in clusters)
+    return site.tasks[0].model.training_flops() * recipe.global_batch / peak
 
 
 def _alone(
@@ -96,7 +137,7 @@ def _alone(
     _, outcome = searched(task, pins, top, deadline, progress)
     count = len(outcome.step)
     return Way(
-        text=f"only {task.cluster.name}",
+        text=_only(task),
         chips=task.cluster.num_chips,
         bound=outcome.bound,
         rows=tuple(outcome.row(row) for row in range(count)),
@@ -155,7 +196,7 @@ def replicas(
             rows.append((even[0], p, 0.0))
     rows.sort(key=lambda row: row[0])
     return Way(
-        text="all chips alike, the slowest sets the pace",
+        text=ALIKE,
         chips=site.num_chips,
         bound=outcome.bound,
         rows=tuple(row for _, row, _ in rows),
@@ -191,7 +232,7 @@ def _stages(site: Site, found: Pipelines) -> Way:
     if not found.best:
         note = "nothing fits" if np.isinf(found.bound) else f"{show_seconds(found.bound)} or more"
     return Way(
-        text="stages on several pools",
+        text=SEVERAL,
         chips=int(found.best[0].prices.rows.ranks[0]) if found.best else site.num_chips,
         bound=found.bound,
         rows=tuple(each.prices for each in found.best),

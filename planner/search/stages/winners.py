@@ -90,7 +90,10 @@ def searched(
     """
     left, rows = deadline - time.monotonic(), max(shown, JUDGED)
     even = search(task, pins, top=rows, time_limit=left, progress=progress)
-    return even, best_cuts(even, pins, deadline, shown)
+    try:
+        return even, best_cuts(even, pins, deadline, shown)
+    except KeyboardInterrupt:
+        return even, replace(best_cuts(even, pins, 0.0, shown), stopped=True)
 
 
 def best_cuts(outcome: Outcome, pins: Pins, deadline: float, shown: int = JUDGED) -> Outcome:
