@@ -19,6 +19,7 @@ DEFAULTS: dict[str, Json] = {
     "module_fqns_per_model_part": None,
 }  # fmt: skip
 """What a key means that a module does not have (torchtitan 0.3.0)."""
+_NO_LITERAL = object()
 _Edit = tuple[int, int, str]
 
 
@@ -34,10 +35,7 @@ def edited(text: str, sections: Mapping[str, Mapping[str, Json]], policy: str, n
     Raises:
         PlannerError: no Python, or a section that the plan must change is nowhere in it (W05).
     """
-    try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError) as error:
-        raise PlannerError.of("W05", f"is not Python: {error}.", where=name) from None
+    tree = _parsed(text, name)
     places = _Places(text)
     edits: list[_Edit] = []
     for section, values in sections.items():
@@ -46,6 +44,45 @@ def edited(text: str, sections: Mapping[str, Mapping[str, Json]], policy: str, n
     for start, end, new in sorted(edits, reverse=True):
         text = text[:start] + new + text[end:]
     return text
+
+
+def said(text: str, name: str) -> dict[str, dict[str, Json]]:
+    """Literal values of a module by section and key.
+
+    Raises:
+        PlannerError: no Python (W05).
+    """
+    tree = _parsed(text, name)
+    found: dict[str, dict[str, Json]] = {}
+    for section in CLASSES:
+        held = {key: node.value for key, node in _assigned(tree, section)} | _given(tree, section)
+        values = {key: _literal(node) for key, node in held.items()}
+        found[section] = {key: value for key, value in values.items() if value is not _NO_LITERAL}
+    return found
+
+
+def _parsed(text: str, name: str) -> ast.Module:
+    try:
+        return ast.parse(text)
+    except (SyntaxError, ValueError) as error:
+        raise PlannerError.of("W05", f"is not Python: {error}.", where=name) from None
+
+
+def _literal(node: ast.expr) -> Json:
+    try:
+        return ast.literal_eval(node)
+    except (ValueError, TypeError, SyntaxError):
+        return _NO_LITERAL
+
+
+def _calls(tree: ast.Module, section: str) -> list[ast.Call]:
+    nodes = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
+    return [node for node in nodes if _last(node.func) == CLASSES[section]]
+
+
+def _given(tree: ast.Module, section: str) -> dict[str, ast.expr]:
+    words = (word for call in _calls(tree, section) for word in call.keywords)
+    return {word.arg: word.value for word in words if word.arg}
 
 
 class _Places:
@@ -75,15 +112,12 @@ def _section(
     tree: ast.Module, places: _Places, section: str, values: Mapping[str, Json], name: str
 ) -> Iterator[_Edit]:  # fmt: skip
     assigned = dict(_assigned(tree, section))
-    calls = [
-        node
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Call) and _last(node.func) == CLASSES[section]
-    ]
-    given = {word.arg: word.value for call in calls for word in call.keywords if word.arg}
+    calls, given = _calls(tree, section), _given(tree, section)
     missing = {}
     for key, value in values.items():
         held = assigned[key].value if key in assigned else given.get(key)
+        if held is not None and _literal(held) == value:
+            continue
         if held is not None:
             yield (*places.span(held), repr(value))
         elif value != DEFAULTS.get(key):

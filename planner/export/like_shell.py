@@ -19,8 +19,13 @@ OTHER_WAYS = (
 )  # fmt: skip
 """Options that say what a plan decides, and must go where the plan says otherwise."""
 NOT_OURS = frozenset({"--bf16", "--fp16", "--fp8-format", "--fp8-recipe", "--optimizer", "--exp-avg-dtype",
-                      "--exp-avg-sq-dtype", "--global-batch-size", "--cross-entropy-loss-fusion"})  # fmt: skip
+                      "--exp-avg-sq-dtype", "--cross-entropy-loss-fusion"})  # fmt: skip
 """Options of the recipe, which a plan keeps."""
+DEFAULTS: dict[str, Json] = {
+    "--tensor-model-parallel-size": 1, "--pipeline-model-parallel-size": 1, "--context-parallel-size": 1,
+    "--expert-model-parallel-size": 1, "--moe-token-dispatcher-type": "allgather",
+}  # fmt: skip
+"""What an option means that a script does not have (Megatron-LM 0.19.2)."""
 ANCHOR = "--tensor-model-parallel-size"
 _VARIABLE = re.compile(r"^\$\{?(\w+)\}?$")
 
@@ -41,7 +46,7 @@ def edited(text: str, pairs: Sequence[tuple[str, Json]], name: str) -> str:
         gone = value is None or value is False
         if _found(text, option):
             text = _without(text, option) if gone else _with(text, option, value)
-        elif not gone:
+        elif not gone and value != DEFAULTS.get(option):
             missing.append((option, value))
     for option, value in reversed(missing):
         match = _found(text, ANCHOR)
@@ -68,13 +73,21 @@ def _found(text: str, option: str) -> re.Match[str] | None:
 def _with(text: str, option: str, value: Json) -> str:
     match = _found(text, option)
     assert match is not None
+    said = [word.strip("'\"") for word in match["value"].replace("=", " ").split()]
+    words = (
+        [] if value is True else [str(v) for v in (value if isinstance(value, list) else [value])]
+    )
+    if said == words:
+        return text
     held = _VARIABLE.match(match["value"].strip(" =\t"))
-    if held and value is not True and not isinstance(value, list):
+    if held and len(words) == 1:
         assigned = re.compile(
-            rf"^([ \t]*(?:export[ \t]+)?{held[1]}=)([^\n]*?)([ \t]*(?:#[^\n]*)?)$", re.MULTILINE
+            rf"^([ \t]*(?:export[ \t]+|readonly[ \t]+)?{held[1]}=(?:['\"]?\$\{{\w+:?[-=]|['\"]?))"
+            r"(\w+)(\}?['\"]?[ \t]*(?:[#;][^\n]*)?\r?)$",
+            re.MULTILINE,
         )
         if assigned.search(text):
-            return assigned.sub(lambda m: f"{m[1]}{value}{m[3]}", text)
+            return assigned.sub(lambda m: f"{m[1]}{words[0]}{m[3]}", text)
     return text[: match.start()] + option + _shown(text, match.start(), value) + text[match.end() :]
 
 

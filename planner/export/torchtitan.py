@@ -110,7 +110,7 @@ def write_toml(view: View) -> list[File]:
     if view.experts:
         tables["parallelism"]["expert_tensor_parallel_degree"] = 1
     body = "\n".join(
-        f"[{name}]\n" + "".join(f"{key} = {_toml(value)}\n" for key, value in table.items())
+        f"[{name}]\n" + "".join(f"{key} = {toml_text(value)}\n" for key, value in table.items())
         for name, table in tables.items()
     )
     return [
@@ -220,11 +220,12 @@ def _every_second(block: BlockPlan) -> bool:
     return before > 0
 
 
-def _toml(value: Json) -> str:
+def toml_text(value: Json) -> str:
+    """A value of a job file, on one line."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, list):
-        return "[" + ", ".join(_toml(item) for item in value) + "]"
+        return "[" + ", ".join(toml_text(item) for item in value) + "]"
     return f'"{value}"' if isinstance(value, str) else str(value)
 
 

@@ -10,6 +10,7 @@ import pytest
 from plans import plan, stated
 from test_read_back import SCRIPT
 
+from planner.api import Question, check
 from planner.errors import PlannerError
 from planner.export.like import export_like
 from planner.export.targets import export
@@ -196,3 +197,30 @@ def test_what_cannot_be_held_is_refused_here_too() -> None:
     with pytest.raises(PlannerError) as caught:
         export_like(plan("titan"), "megatron", "run.sh", SCRIPT)
     assert {fault.code for fault in caught.value.faults} == {"W01"}
+
+
+def test_a_script_that_says_the_plan_keeps_what_it_says(tmp_path: Path) -> None:
+    """Values that are the plan's are not spelled anew, and what is usual is not written out."""
+    (tmp_path / "run.sh").write_text(SCRIPT)
+    made = check(tmp_path / "run.sh", Question(model="", cluster="h100-sxm:16"), search=False).plan
+    assert made is not None
+    lines = touched(SCRIPT, export_like(made, "megatron", "run.sh", SCRIPT).text)
+    gone = {line.strip(" \\") for line in lines if "--tensor-model-parallel-size ${TP}" in line}
+    assert len(lines) == 2, "one line, before and after"
+    old, new = sorted(gone, key=len)
+    added = set(new.split()) - set(old.split())
+    assert {word for word in added if word.startswith("--")} == {
+        "--pipeline-model-parallel-layout", "--overlap-grad-reduce", "--overlap-param-gather",
+        "--tp-comm-overlap",
+    }  # fmt: skip
+    again = export_like(
+        made, "megatron", "run.sh", export_like(made, "megatron", "run.sh", SCRIPT).text
+    )
+    assert not touched(export_like(made, "megatron", "run.sh", SCRIPT).text, again.text)
+
+
+def test_a_variable_s_default_stays_a_default() -> None:
+    made = stated("llama-3-8b", "h100-sxm:16", "megatron", "tp=8,pp=2")
+    text = export_like(made, "megatron", "run.sh", SCRIPT.replace("PP=2", 'PP="2"  # stages')).text
+    assert "TP=${TP:-8}\n" in text
+    assert 'PP="2"  # stages\n' in text

@@ -63,7 +63,7 @@ def from_toml(path: str, text: str) -> TrainerFile:
         if isinstance(table, dict)
         for key, value in table.items()
     }
-    mode = str(values.get("activation_checkpoint.mode", "none"))
+    mode = str(values.get("activation_checkpoint.mode", "selective"))
     return _read(path, values, mode, _named(values.get("model.name"), values.get("model.flavor")))
 
 
@@ -226,6 +226,11 @@ def _batches(r: Reader, layout: dict[str, int | str], pp: int) -> None:
     layout["mbs"] = micro
     batch = r.number("training.global_batch_size", default=-1)
     dp = int(layout.get("dp", 0))
+    turns = batch // (local * dp) if dp else 0
+    if pp > 1 and turns > 1:
+        r.notes.append(
+            f"the pipeline runs empty {turns} times a step, once every local_batch_size {local}; priced as filled once"
+        )
     r.silently(
         batch > 0 and dp > 0 and batch % (local * dp) > 0,
         f"global_batch_size {batch} is no multiple of local_batch_size × dp = {local} × {dp}.",
