@@ -7,7 +7,7 @@ them with the launcher's own options. Release: Accelerate 1.15.0.
 from __future__ import annotations
 
 from planner.export.files import File
-from planner.export.loop import loop
+from planner.export.loop import loop, started
 from planner.export.refusal import LEVELS, Limits, any_level, no_axis, offloads, pinned
 from planner.export.remeasure import Remeasured, remeasure
 from planner.export.view import View, commented, header
@@ -31,7 +31,8 @@ def write(view: View) -> list[File]:
         f"{pinned('tp=1')}, or --to transformers",
     )
     limits.done()
-    text = commented(header(view, RELEASE)) + yaml_text(settings(view))
+    head = [*header(view, RELEASE), started(view, deepspeed=False)]
+    text = commented(head) + yaml_text(settings(view))
     measured = remeasure(view, MEASURED)
     return [File("accelerate.yaml", text), loop(view, RELEASE, deepspeed=False), measured]
 

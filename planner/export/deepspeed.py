@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from planner.errors import listed
 from planner.export.files import File, json_text
-from planner.export.loop import loop
+from planner.export.loop import loop, started
 from planner.export.modules import LAYER, llama_like, style
 from planner.export.refusal import (
     SHARES,
@@ -37,7 +37,8 @@ def write(view: View) -> list[File]:
         PlannerError: what the configuration cannot hold (W01).
     """
     _check(view)
-    data = {"_about": header(view, RELEASE)} | settings(view)
+    head = [*header(view, RELEASE), started(view, deepspeed=True)]
+    data = {"_about": head} | settings(view)
     return [
         File("deepspeed.json", json_text(data)),
         loop(view, RELEASE, deepspeed=True),

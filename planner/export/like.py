@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import PurePath
 
@@ -62,6 +63,14 @@ def _mindformers(view: View, text: str, name: str) -> str:
 
 
 def _accelerate(view: View, text: str, name: str) -> str:
+    """Batches stand in a comment, where there is one that starts the training script."""
+    d = view.degrees
+    batches = {
+        "per_device_train_batch_size": d.micro_batch,
+        "gradient_accumulation_steps": d.num_micro_batches,
+    }
+    for option, value in batches.items():
+        text = re.sub(rf"(#.*\.py .*--{option}[ =])\d+", rf"\g<1>{value}", text)
     return keys_edited(text, sections.accelerate(view, said(text, name)), name, sections.ACCELERATE)
 
 

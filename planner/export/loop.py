@@ -21,14 +21,32 @@ def loop(view: View, release: str, *, deepspeed: bool) -> File:
     )  # fmt: skip
 
 
+def started(view: View, *, deepspeed: bool) -> str:
+    """How it is started, for the header of the file beside it, which has no words for all of this."""
+    d = view.degrees
+    length = f"train.py --max_length {view.plan.recipe.seq}"
+    if deepspeed:
+        return f"use it as: torchrun … {length}"
+    batches = f"--per_device_train_batch_size {d.micro_batch} --gradient_accumulation_steps {d.num_micro_batches}"
+    return f"use it as: accelerate launch --config_file accelerate.yaml {length} {batches}"
+
+
 _LOOP = """{about}
+import argparse
 import os
 import time
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-MICRO, COUNT, SEQ = {micro}, {count}, {seq}
+parser = argparse.ArgumentParser()
+parser.add_argument("--per_device_train_batch_size", type=int, default={micro})
+parser.add_argument("--gradient_accumulation_steps", type=int, default={count})
+parser.add_argument("--max_length", type=int, default={seq})
+args = parser.parse_args()
+MICRO, COUNT, SEQ = args.per_device_train_batch_size, args.gradient_accumulation_steps, args.max_length
+CUDA = torch.cuda.is_available()
+DEVICE = "cuda" if CUDA else "cpu"
 config = AutoConfig.from_pretrained(os.environ["MODEL"], use_cache=False)
 model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
 model.train()
@@ -37,10 +55,11 @@ model.train()
 for number in range(20):
     began = time.perf_counter()
     for turn in range(COUNT):
-        tokens = torch.randint(config.vocab_size, (MICRO, SEQ), device="cuda")
+        tokens = torch.randint(config.vocab_size, (MICRO, SEQ), device=DEVICE)
 {step}
-    torch.cuda.synchronize()
-    peak = torch.cuda.max_memory_allocated() / 2**30
+    if CUDA:
+        torch.cuda.synchronize()
+    peak = torch.cuda.max_memory_allocated() / 2**30 if CUDA else 0.0
     print(f"step {{number}} took {{time.perf_counter() - began:.4f}} s, peak {{peak:.3f}} GiB", flush=True)
 """
 _ACCELERATE = """from accelerate import Accelerator
@@ -73,7 +92,7 @@ engine, *_ = deepspeed.initialize(
     model=model, model_parameters=model.parameters(), config="deepspeed.json", mpu=mpu
 )
 OWN = SEQ // {ranks}
-POSITIONS = torch.arange(OWN, device="cuda") + OWN * mpu.get_sequence_parallel_rank()
+POSITIONS = torch.arange(OWN, device=DEVICE) + OWN * mpu.get_sequence_parallel_rank()
 """
 _ULYSSES_STEP = """        tokens = tokens[:, :OWN].contiguous()
         logits = engine(input_ids=tokens, position_ids=POSITIONS.expand(MICRO, -1)).logits

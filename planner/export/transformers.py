@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from planner.export import accelerate
 from planner.export.files import File, json_text
-from planner.export.loop import loop
+from planner.export.loop import loop, started
 from planner.export.modules import ENDS, LAYER, llama_like, style
 from planner.export.refusal import Limits, equal_layers, pinned
 from planner.export.remeasure import remeasure
@@ -48,7 +48,8 @@ def write(view: View) -> list[File]:
     limits.done()
     data = {"_about": header(view, RELEASE), "tp_plan": tp_plan(view)}
     files = [File("tp_plan.json", json_text(data))]
-    text = commented(header(view, accelerate.RELEASE)) + yaml_text(accelerate.settings(view))
+    head = [*header(view, accelerate.RELEASE), started(view, deepspeed=False)]
+    text = commented(head) + yaml_text(accelerate.settings(view))
     files.append(File("accelerate.yaml", text))
     return [*files, loop(view, RELEASE, deepspeed=False), remeasure(view, accelerate.MEASURED)]
 

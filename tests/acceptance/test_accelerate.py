@@ -10,7 +10,7 @@ from test_files import holding
 
 from planner.export.targets import export
 from planner.export.view import View
-from planner.frontends.launch.yaml_files import FSDP, PARALLELISM
+from planner.frontends.launch.accelerate import FSDP, PARALLELISM
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

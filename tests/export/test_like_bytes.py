@@ -77,7 +77,8 @@ callbacks:
 - type: MFLossMonitor   # not a key of ours
 - {type: CheckpointMonitor, keep_checkpoint_max: 1, remove_redundancy: yes}
 """
-ACCELERATE = """compute_environment: LOCAL_MACHINE
+ACCELERATE = """# train.py --max_length=4096 --per_device_train_batch_size 1 --gradient_accumulation_steps 4
+compute_environment: LOCAL_MACHINE
 debug: false
 distributed_type: "FSDP"
 downcast_bf16: 'no'
@@ -161,7 +162,6 @@ def own(to: str, name: str, text: str, folder: Path, chips: int) -> Plan:
     question = Question(
         model="" if to == "mindformers" else "llama-3-8b",
         cluster=f"a910b:{chips}" if to == "mindformers" else f"h100-sxm:{chips}",
-        global_batch=64 if to == "accelerate" else None,
         seq_len=None if to == "mindformers" else 4096,
     )
     found = check(folder / name, question, search=False).plan
@@ -205,7 +205,8 @@ PARALLEL = (
     "dataset_strategy", "enable_parallel_optimizer", "context_parallel", "gradient_accumulation", "offset",
     "pipeline_interleave", "pp_interleave_num", "runner_config", "parallel_optimizer_config", "optimizer_weight",
     "vocab_emb_dp", "fsdp_", "parallelism_config", "num_processes", "num_machines", "distributed_type", "stage",
-    "train_micro_batch", "offload", "tensor_parallel", "sequence_parallel_size", "number_checkpoints", "device",
+    "train_micro_batch", "train_batch_size", "offload", "tensor_parallel", "sequence_parallel_size", "number_checkpoints",
+    "device",
     "_parallel_", "module_fqns", "layers.", "mode", "local_batch_size", "global_batch_size", "selective_ac",
 )  # fmt: skip
 OTHERS = {
@@ -245,8 +246,18 @@ def test_another_plan_touches_its_own_lines(style: str, number: int, tmp_path: P
         if before.endswith("\n"):
             assert not strange, strange
         found, d = own(to, name, after, tmp_path, made.degrees.chips_used).degrees, made.degrees
-        keys = ["dp", "tp", "pp", "cp", "vpp", "sharding", "recompute", "offload"]
-        keys += ["micro_batch", "num_micro_batches"] if to != "accelerate" else []
+        keys = [
+            "dp",
+            "tp",
+            "pp",
+            "cp",
+            "vpp",
+            "sharding",
+            "recompute",
+            "offload",
+            "micro_batch",
+            "num_micro_batches",
+        ]
         assert {key: getattr(found, key) for key in keys} == {key: getattr(d, key) for key in keys}
 
 

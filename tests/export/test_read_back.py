@@ -46,13 +46,11 @@ def written(name: str, to: str, folder: Path) -> Path:
 
 def asked(name: str, to: str) -> Question:
     """What the formats leave open: the cluster always; recipes and models some."""
-    model, cluster, _, batch, seq, _ = LAYOUTS[name]
+    model, cluster = LAYOUTS[name][:2]
     keeps = to in ("megatron", "mindformers", "mindspeed")
     return Question(
         model="" if keeps else model,
         cluster=cluster,
-        global_batch=None if to != "accelerate" else batch,
-        seq_len=None if to not in ("accelerate", "deepspeed") else seq,
     )
 
 
@@ -63,10 +61,6 @@ def test_read_back(name: str, to: str, tmp_path: Path) -> None:
     assert not found.broken, found.broken
     assert not found.silent
     assert found.plan is not None
-    if to in ("deepspeed", "accelerate"):
-        keys = ("dp", "tp", "pp", "cp", "sharding", "shard_group", "offload")
-        assert all(getattr(found.plan.degrees, k) == getattr(plan(name).degrees, k) for k in keys)
-        return
     undivided = dict.fromkeys(("layers", "full_layers", "selective_layers"), ())
     assert found.plan.degrees.model_copy(update=undivided) == plan(name).degrees
     if found.stages:  # the file states what the plan leaves to the trainer's rule
@@ -141,6 +135,49 @@ def test_galvatron_is_priced_as_the_plan(
     open_ = {"layers": ()}
     assert found.plan.degrees.model_copy(update=open_) == made.degrees.model_copy(update=open_)
     assert found.plan.step == pytest.approx(made.step, rel=1e-6)
+
+
+LAUNCH = """#!/bin/bash
+NNODES=2
+accelerate launch \\
+    --config_file fsdp.yaml --num_processes $((NNODES * 8)) --num_machines $NNODES --machine_rank 0 \\
+    --fsdp_reshard_after_forward false \\
+    run_clm.py --model_name_or_path meta-llama/Meta-Llama-3-8B --per_device_train_batch_size 2 \\
+    --gradient_accumulation_steps 4 --block_size 4096 --bf16 --gradient_checkpointing
+"""
+
+
+def test_a_script_that_calls_accelerate(tmp_path: Path) -> None:
+    """The file that it names, what its own options replace, and the batches of the training script."""
+    (tmp_path / "fsdp.yaml").write_text(export(plan("fsdp"), "accelerate")[0].text)
+    (tmp_path / "run.sh").write_text(LAUNCH)
+    found = read_trainer_file(tmp_path / "run.sh")
+    assert found.program == "accelerate"
+    assert dict(found.layout) == {
+        "dp": 16, "zero": 2, "sp": "off", "recompute": "full", "mbs": 2,
+    }  # fmt: skip
+    assert (found.chips, found.global_batch, found.seq_len, found.precision) == (
+        16,
+        128,
+        4096,
+        "bf16",
+    )
+    (tmp_path / "fsdp.yaml").unlink()
+    with pytest.raises(PlannerError, match="cannot read"):
+        read_trainer_file(tmp_path / "run.sh")
+    bare = LAUNCH.replace(
+        "--config_file fsdp.yaml", "--use_fsdp --fsdp_version 2 --mixed_precision bf16"
+    )
+    (tmp_path / "run.sh").write_text(bare)
+    assert read_trainer_file(tmp_path / "run.sh").layout == found.layout
+
+
+def test_batches_that_nothing_says_are_told(tmp_path: Path) -> None:
+    text = export(plan("fsdp"), "accelerate")[0].text
+    (tmp_path / "a.yaml").write_text(text.replace("use it as:", "").replace("train.py", "ours.py"))
+    found = read_trainer_file(tmp_path / "a.yaml")
+    assert found.global_batch is None
+    assert any("batches are decided in the training script" in note for note in found.notes)
 
 
 SCRIPT = """#!/bin/bash

@@ -8,7 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from planner.errors import PlannerError, listed, nearest
-from planner.frontends.launch import deepspeed, json_files, megatron, torchtitan, yaml_files
+from planner.frontends.launch import (
+    accelerate,
+    deepspeed,
+    json_files,
+    megatron,
+    mindformers,
+    torchtitan,
+)
 from planner.frontends.launch.found import TrainerFile
 from planner.frontends.launch.shell import options
 from planner.frontends.yaml_source import YamlSource, parse_yaml
@@ -93,7 +100,7 @@ def _by_ending(path: Path, text: str, asked: str | None) -> TrainerFile | None:
     if ending == ".json":
         return _json(where, text)
     if ending in (".yaml", ".yml"):
-        return _yaml(parse_yaml(text, where))
+        return _yaml(parse_yaml(text, where), text)
     if ending == ".toml":
         return torchtitan.from_toml(where, text)
     if ending == ".py":
@@ -107,6 +114,8 @@ def _by_ending(path: Path, text: str, asked: str | None) -> TrainerFile | None:
             where=where,
         )
     values, variables = options(text, where)
+    if "accelerate launch" in text:
+        return _launched(path, values)
     if asked == "torchtitan" or any(name.startswith("parallelism.") for name in values):
         return torchtitan.from_flags(where, values)
     return megatron.read(where, values, variables)
@@ -127,15 +136,31 @@ def _json(where: str, text: str) -> TrainerFile | None:
         "galvatron": json_files.read_galvatron,
         "megatron": json_files.read_megatron,
     }
-    return readers[program](where, data) if program else None
+    found = readers[program](where, data) if program else None
+    about = data.get("_about")
+    started = accelerate.started(" ".join(map(str, about))) if isinstance(about, list) else {}
+    return accelerate.with_script(found, started) if found and program == "deepspeed" else found
 
 
-def _yaml(source: YamlSource) -> TrainerFile | None:
+def _yaml(source: YamlSource, text: str) -> TrainerFile | None:
     if not isinstance(source.data, dict):
         return None
     program = _known(source.data, _YAML_KEYS)
-    readers = {"mindformers": yaml_files.read_mindformers, "accelerate": yaml_files.read_accelerate}
-    return readers[program](source) if program else None
+    if program == "accelerate":
+        found = accelerate.read_accelerate(source.path, source.data)
+        return accelerate.noted(accelerate.with_script(found, accelerate.started(text)))
+    return mindformers.read_mindformers(source) if program else None
+
+
+def _launched(path: Path, values: Mapping[str, Json]) -> TrainerFile:
+    """A script that calls Accelerate's launcher, with the file that it names, if it lies where the script says."""
+    named = values.get("config_file")
+    data: dict[str, Json] = {}
+    if isinstance(named, str):
+        file = path.parent / named
+        source = parse_yaml(_text(file), str(file))
+        data = source.data if isinstance(source.data, dict) else {}
+    return accelerate.noted(accelerate.read_launch(str(path), values, data))
 
 
 def _known(data: Mapping[str, Json], keys: Mapping[str, tuple[str, ...]]) -> str | None:

@@ -1,4 +1,4 @@
-"""YAML configurations: Accelerate's launcher and MindFormers."""
+"""MindFormers' YAML configuration."""
 
 from __future__ import annotations
 
@@ -11,23 +11,6 @@ from planner.frontends.launch.found import Reader, TrainerFile, in_part, without
 from planner.frontends.yaml_source import YamlSource
 from planner.units import Json
 
-FSDP = frozenset(
-    f"fsdp_{name}"
-    for name in (
-        "version", "offload_params", "min_num_params", "sharding_strategy", "reshard_after_forward",
-        "auto_wrap_policy", "transformer_layer_cls_to_wrap", "backward_prefetch", "state_dict_type",
-        "forward_prefetch", "use_orig_params", "cpu_ram_efficient_loading", "sync_module_states",
-        "activation_checkpointing", "activation_checkpointing_offload",
-    )
-)  # fmt: skip
-PARALLELISM = frozenset(
-    f"parallelism_config_{name}"
-    for name in (
-        "dp_replicate_size", "dp_shard_size", "tp_size", "cp_size", "cp_backend", "cp_comm_strategy", "sp_size",
-        "sp_backend", "sp_seq_length", "sp_seq_length_is_variable", "sp_attn_implementation",
-    )
-)  # fmt: skip
-"""Keys that Accelerate 1.15.0 knows inside its two sections; it ignores any other silently."""
 STRICT: dict[str, frozenset[str]] = {
     "parallel_config": frozenset({
         "data_parallel", "model_parallel", "context_parallel", "expert_parallel", "pipeline_stage", "micro_batch_num",
@@ -57,70 +40,6 @@ MODES = (
     "stand_alone",
 )
 """``parallel_mode`` as a number or a name."""
-
-
-def read_accelerate(source: YamlSource) -> TrainerFile:
-    """Accelerate: data ranks and their sharding; the model and the batches are the script's."""
-    data: dict[str, Json] = source.data
-    r = Reader(source.path, data)
-    fsdp = Reader(
-        source.path, _section(data, "fsdp_config"), notes=r.notes, faults=r.faults, wrong=r.wrong
-    )
-    sizes = Reader(
-        source.path,
-        _section(data, "parallelism_config"),
-        notes=r.notes,
-        faults=r.faults,
-        wrong=r.wrong,
-    )
-    fsdp.unknown(FSDP, "fsdp_config")
-    sizes.unknown(PARALLELISM, "parallelism_config")
-    chips = r.number("num_processes") or None
-    replicate = sizes.degree("parallelism_config_dp_replicate_size")
-    shard = sizes.degree("parallelism_config_dp_shard_size")
-    tp, cp = sizes.degree("parallelism_config_tp_size"), sizes.degree("parallelism_config_cp_size")
-    product = math.prod((replicate, shard, tp, cp))
-    if not sizes.values:
-        shard = product = chips or 1
-    r.silently(
-        chips is not None and product != chips,
-        f"the sizes of parallelism_config make {product} ranks, and num_processes is {chips}.",
-        "Accelerate only notices once the processes run.",
-    )
-    level = _fsdp_level(r, fsdp)
-    layout: dict[str, int | str] = {
-        "dp": replicate * shard, "tp": tp, "cp": cp, "zero": level, "sp": "off",
-        "recompute": "full" if fsdp.flag("fsdp_activation_checkpointing") else "none",
-    }  # fmt: skip
-    if replicate > 1 and level and shard * cp > 1:
-        layout["shard-group"] = shard * cp
-    if fsdp.flag("fsdp_offload_params"):
-        layout["offload"] = "states"
-    r.notes.append("batches are decided in the training script, not here")
-    r.done()
-    narrow = r.text("mixed_precision", default="no")
-    return TrainerFile(
-        path=source.path, program="accelerate", trainer="fsdp" if tp == 1 else "torchtitan",
-        layout=without_defaults(layout), chips=product, precision=narrow if narrow != "no" else "fp32",
-        notes=tuple(r.notes), faults=tuple(r.faults),
-    )  # fmt: skip
-
-
-def _fsdp_level(r: Reader, fsdp: Reader) -> int:
-    if r.text("distributed_type").upper() != "FSDP":
-        return 0
-    if fsdp.number("fsdp_version", default=1) == 1:
-        words = {
-            "FULL_SHARD": 3,
-            "SHARD_GRAD_OP": 2,
-            "NO_SHARD": 0,
-            "HYBRID_SHARD": 3,
-            "1": 3,
-            "2": 2,
-            "3": 0,
-        }
-        return words.get(fsdp.text("fsdp_sharding_strategy", default="FULL_SHARD").upper(), 3)
-    return 3 if fsdp.get("fsdp_reshard_after_forward") is not False else 2
 
 
 def _section(data: Mapping[str, Json], key: str) -> dict[str, Json]:
