@@ -14,7 +14,6 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, Shard
 
-from planner.errors import PlannerError
 from planner.runtime.grid import Grid, grid, ranks_of
 from planner.runtime.model import Decoder, Weights, key
 from planner.runtime.program import DENSE, EXPERT, Program
@@ -60,7 +59,7 @@ def ranks(plan: Program) -> Ranks:
         grid((fixed, by_stage), *[(("stage", *EXPERT), experts)] * plan.has_experts),
         _mesh(data, ("rest", "replicas", "data"))["replicas", "data"] if plan.data > 1 else None,
         _mesh(edp, ("rest", "edp"))["edp"] if apart and plan.axes["edp"] > 1 else None,
-        _ends(by_stage) if plan.tied and plan.pp > 1 else None,
+        _ends(by_stage) if plan.tied and plan.pp > 1 and not plan.folded else None,
     )
 
 
@@ -143,10 +142,15 @@ def _is_expert(module: Weights) -> bool:
     )
 
 
-def finish(model: Decoder, ranks: Ranks) -> None:
+def finish(models: Sequence[Decoder], ranks: Ranks) -> None:
     """Sums the gradients that are still sums over some ranks: all of a layer's over the same ranks at once."""
-    done = {"dp", "cp", "data", "edp"} if isinstance(model, FSDPModule) else {"dp", "cp"}
     seen: set[nn.Parameter] = set()
+    for model in models:
+        _finish(model, ranks, seen)
+
+
+def _finish(model: Decoder, ranks: Ranks, seen: set[nn.Parameter]) -> None:
+    done = {"dp", "cp", "data", "edp"} if isinstance(model, FSDPModule) else {"dp", "cp"}
     for part in model.parts():
         together: dict[tuple[str, ...], list[Tensor]] = {}
         for module, name, parameter in weights(part):
@@ -169,7 +173,7 @@ def finish(model: Decoder, ranks: Ranks) -> None:
 
 
 def finish_tables(models: Sequence[Decoder], ranks: Ranks) -> None:
-    """Sums the gradients of tables of which the first and the last stage have a copy each."""
+    """Sums the gradients of tables of which the first and the last stage have a copy each; in a V they are one."""
     plan = models[0].plan
     held = {
         (name, model.embedding is None): parameter
@@ -178,12 +182,8 @@ def finish_tables(models: Sequence[Decoder], ranks: Ranks) -> None:
         for _, name, parameter in weights(part)
         if name in plan.tables and name in plan.embedding.weights
     }
-    if plan.pp == 1 or not held:
+    if plan.pp == 1 or plan.folded:
         return
-    if len(held) > 1:
-        raise PlannerError.of(
-            "W06", "Tables of both ends of a V are not run.", "shardwright plan … --pin pp=1"
-        )
     for parameter in held.values():
         grad = gradient(parameter)
         dist.all_reduce(grad, group=ranks.ends)

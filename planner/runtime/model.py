@@ -186,7 +186,7 @@ class Decoder(nn.Module):
             for n, part in enumerate(plan.mtp)
             if last
         )
-        _share(self)
+        share([self])
 
     def forward(self, x: Tensor, ahead: Tensor | None = None) -> Tensor:
         """The stream behind a chunk, or the logits: those of the head, then those of every module that looks further.
@@ -250,12 +250,12 @@ class Decoder(nn.Module):
         return found
 
 
-def _share(model: Decoder) -> None:
-    """One parameter for every table that several parts have."""
+def share(models: Sequence[Decoder]) -> None:
+    """One parameter for every table that several parts of a rank have, also where these are parts of two chunks."""
     owned: dict[str, nn.Parameter] = {}
-    for layer in model.parts():
+    for layer in (layer for model in models for layer in model.parts()):
         for module in layer.ops.values():
-            for name in module.dims.keys() & model.plan.tables.keys():
+            for name in module.dims.keys() & models[0].plan.tables.keys():
                 parameter = owned.setdefault(name, getattr(module, key(name)))
                 setattr(module, key(name), parameter)
 

@@ -31,10 +31,12 @@ def shrink(plan: Program) -> Program:
     Raises:
         PlannerError: it has parts that cannot be run (W06).
     """
-    if plan.tied and plan.pp > 1 and plan.folded:
-        raise PlannerError.of(
-            "W06", f"Tied embeddings are not run under {plan.schedule}.", "shardwright plan … --pin pp=1"
-        )  # fmt: skip
+    if plan.tied and plan.pp > 1 and plan.folded and plan.level and plan.data > 1:
+        what = (
+            f"Tied embeddings under {plan.schedule} are not run with states sharded over data ranks: "
+            "both chunks of a rank hold the table, and FSDP2 shards each chunk by itself."
+        )
+        raise PlannerError.of("W06", what, "shardwright plan … --pin zero=0, or pp=1")
     small = plan.ranks <= MOST_RANKS and all(part.sizes["embed"] <= 64 for part in plan.parts)
     return plan if small else _moving(_small(plan), plan)
 

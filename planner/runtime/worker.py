@@ -16,7 +16,7 @@ from torch.distributed.tensor import DTensor
 from planner.runtime.apply import Ranks, apply, finish, finish_tables, ranks, weights
 from planner.runtime.grid import alone, gathered, local
 from planner.runtime.lies import lies
-from planner.runtime.model import Decoder, batch
+from planner.runtime.model import Decoder, batch, share
 from planner.runtime.program import Placements, Program
 from planner.runtime.record import Record
 from planner.runtime.run import Ran
@@ -40,8 +40,7 @@ def compared(plan: Program) -> Ran:
         else:
             parts, found = _pipeline(plan, place, record, mine)
         record.late = True
-        for part in parts:
-            finish(part, place)
+        finish(parts, place)
         finish_tables(parts, place)
     worst, name = _worst(parts, reference, place)
     held = torch.tensor([worst, found])
@@ -133,7 +132,9 @@ def _pipeline(
     """The rank's chunks, run by torch's own schedule."""
     stage, total = place.grid.place["pp"], len(plan.visits)
     places = plan.chunks_of(stage)
-    parts = [apply(Decoder(plan, place.grid, chunk), place) for chunk in places]
+    parts = [Decoder(plan, place.grid, chunk) for chunk in places]
+    share(parts)
+    parts = [apply(part, place) for part in parts]
     stages = [
         Chunk(part, chunk, total, torch.device("cpu"), group=place.grid.groups["pp",],
               input_args=part.example(), output_args=part.example(after=True))
@@ -145,7 +146,17 @@ def _pipeline(
     several = len(stages) > 1 or plan.schedule == "zb-h1"
     first, last = 0 in places, total - 1 in places
     end = parts[places.index(total - 1)] if last else parts[0]
-    schedule = kind(stages if several else stages[0], len(mine.tokens), loss_fn=end.loss)
+    count = len(mine.tokens)
+
+    def loss(logits: Tensor, targets: Tensor) -> Tensor:
+        return end.loss(logits, targets) / count
+
+    schedule = kind(
+        stages if several else stages[0],
+        count,
+        loss_fn=loss,
+        scale_grads=False,  # it would scale a table that two chunks share twice
+    )
     losses: list[Tensor] = []
     given: tuple[Any, ...] = (mine.tokens.flatten(0, 1),) if first else ()
     wanted: dict[str, Any] = (
@@ -154,7 +165,7 @@ def _pipeline(
     if last and plan.mtp:
         wanted["ahead"] = mine.ahead.flatten(0, 1)
     schedule.step(*given, **wanted)
-    return parts, torch.stack(losses).mean().item() if losses else 0.0
+    return parts, torch.stack(losses).sum().item() if losses else 0.0
 
 
 def _worst(parts: list[Decoder], reference: Decoder, place: Ranks) -> tuple[float, str]:

@@ -13,6 +13,7 @@ from plans import plan, stated
 
 from cli.main import main
 from planner.api import Question, price
+from planner.errors import PlannerError
 from planner.export.dtensor import settings
 from planner.export.view import View
 from planner.graph.architecture import Attention, Mlp
@@ -66,6 +67,8 @@ ROWS: dict[str, tuple[str, int, str, int, int, str]] = {
     "tied": ("torchtitan", 2, "zero=3", 4, 2, TIED),
     "tied-stages": ("megatron", 4, "pp=2,tp=2,zero=0", 4, 2, TIED),
     "tied-chunks": ("megatron", 8, "pp=2,dp=2,tp=2,vpp=2,zero=1", 8, 4, TIED),
+    "tied-v": ("mindspore", 4, "pp=2,tp=2,vpp=2,schedule=zbv,zero=0", 4, 4, TIED),
+    "tied-v-data": ("mindspore", 4, "pp=2,dp=2,vpp=2,schedule=zbv,zero=0,recompute=full", 8, 4, TIED),
     "ahead": ("megatron", 2, "zero=1", 4, 2, EXPERTS + "mtp: 1\n"),
     "ahead-stages": ("megatron", 4, "pp=2,tp=2,zero=0", 4, 2, AHEAD),
     "ahead-experts": ("megatron", 4, "pp=2,ep=2,dp=2,zero=1", 4, 2, EXPERTS + "mtp: 1\n"),
@@ -245,6 +248,14 @@ def test_a_wrong_layout_is_noticed(programs: dict[str, Program]) -> None:
     )
     wrong = replace(layer, ops=ops)
     assert not run([replace(plan, layers=(wrong, *plan.layers[1:]))])[0].equal
+
+
+def test_a_table_of_both_ends_of_a_v_under_sharded_states_is_refused(
+    programs: dict[str, Program],
+) -> None:
+    plan = programs["tied-v-data"]
+    with pytest.raises(PlannerError, match=r"FSDP2 shards each chunk by itself.\n.*zero=0"):
+        shrink(replace(plan, level=1))
 
 
 def test_a_fault_is_that_of_its_own_plan(programs: dict[str, Program]) -> None:
