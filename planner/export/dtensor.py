@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from planner.export.files import File, json_text
+from planner.export.remeasure import Remeasured, remeasure
 from planner.export.view import View, header
 from planner.plan.schema import BlockPlan, Collective
 from planner.units import Json
@@ -12,9 +13,10 @@ FORMAT = "shardwright-dtensor-1"
 
 
 def write(view: View) -> list[File]:
-    """``dtensor.json``: nothing is left out, so nothing is refused."""
-    data = {"_about": header(view, RELEASE), "format": FORMAT} | settings(view)
-    return [File("dtensor.json", json_text(data))]
+    """``dtensor.json``, and the script that measures it: nothing is left out, so nothing is refused."""
+    recipe = {"precision": view.plan.recipe.precision, "optimizer": view.plan.recipe.optimizer}
+    data = {"_about": header(view, RELEASE), "format": FORMAT, "recipe": recipe} | settings(view)
+    return [File("dtensor.json", json_text(data)), remeasure(view, _measured(view))]
 
 
 def settings(view: View) -> dict[str, Json]:
@@ -65,3 +67,13 @@ def _block(block: BlockPlan) -> dict[str, Json]:
 
 def _collective(c: Collective) -> dict[str, Json]:
     return {"kind": c.kind, "tensor": c.tensor, "axis": c.axis, "phase": c.phase, "bytes": c.bytes}
+
+
+def _measured(view: View) -> Remeasured:
+    """Rows name the trainer that the plan was priced for: the same plan on plain torch has its prices."""
+    return Remeasured(
+        framework=f"torch 2.13 DTensor, planned for {view.plan.trainer}",
+        command="torchrun $LAUNCH -m planner.runtime.measure dtensor.json",
+        seconds=r"step [0-9]+ took ([0-9.]+) s",
+        memory=r"peak ([0-9.]+) GiB",
+    )

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Shard
 
 from planner.runtime.grid import Grid, grid, ranks_of
@@ -30,6 +30,10 @@ class Ranks:
     """Ranks that hold the same experts."""
     ends: dist.ProcessGroup | None = None
     """A rank of the first stage and the one of the last at its place, where they share a table."""
+    device: str = "cpu"
+    """Where it computes."""
+    narrow: torch.dtype | None = None
+    """In what sharded weights are gathered, where not as they are held."""
 
     def names(self) -> dict[str, str]:
         """Axes by the names of their groups."""
@@ -43,11 +47,12 @@ class Ranks:
         return found
 
 
-def ranks(plan: Program) -> Ranks:
+def ranks(plan: Program, device: str = "cpu", narrow: torch.dtype | None = None) -> Ranks:
     """The meshes of a plan, made by all ranks together."""
     order = [axis for axis in plan.axes if axis not in EXPERT]
     if not set(DENSE) <= set(order):
-        return Ranks(grid((order, ranks_of(plan.axes, order, order)), joint=True), None, None)
+        mesh = grid((order, ranks_of(plan.axes, order, order)), joint=True)
+        return Ranks(mesh, None, None, device=device, narrow=narrow)
     fixed = ("pp", *DENSE)
     by_stage = ranks_of(plan.axes, order, fixed)
     experts = by_stage.reshape(plan.pp, *(plan.axes[axis] for axis in EXPERT))
@@ -57,9 +62,13 @@ def ranks(plan: Program) -> Ranks:
     apart = plan.expert_parallel
     return Ranks(
         grid((fixed, by_stage), *[(("stage", *EXPERT), experts)] * plan.has_experts),
-        _mesh(data, ("rest", "replicas", "data"))["replicas", "data"] if plan.data > 1 else None,
-        _mesh(edp, ("rest", "edp"))["edp"] if apart and plan.axes["edp"] > 1 else None,
+        _mesh(device, data, "rest", "replicas", "data")["replicas", "data"]
+        if plan.data > 1
+        else None,
+        _mesh(device, edp, "rest", "edp")["edp"] if apart and plan.axes["edp"] > 1 else None,
         _ends(by_stage) if plan.tied and plan.pp > 1 and not plan.folded else None,
+        device,
+        narrow,
     )
 
 
@@ -69,8 +78,8 @@ def _ends(by_stage: Tensor) -> dist.ProcessGroup | None:
     return next((group for pair, group in made if dist.get_rank() in pair), None)
 
 
-def _mesh(ranks: Tensor, names: tuple[str, ...] | list[str]) -> DeviceMesh:
-    return DeviceMesh("cpu", ranks, mesh_dim_names=tuple(names))
+def _mesh(device: str, ranks: Tensor, *names: str) -> DeviceMesh:
+    return DeviceMesh(device, ranks, mesh_dim_names=names)
 
 
 def apply(model: Decoder, ranks: Ranks) -> Decoder:
@@ -88,6 +97,9 @@ def apply(model: Decoder, ranks: Ranks) -> Decoder:
 def _shard(model: Decoder, ranks: Ranks) -> None:
     """States over the data ranks; weights are kept gathered between passes below ZeRO-3."""
     again = model.plan.level == 3
+    policy = MixedPrecisionPolicy(
+        param_dtype=ranks.narrow, reduce_dtype=ranks.narrow and torch.float32
+    )
     data = ranks.data
     if data is not None and data["replicas"].size() == 1:
         data = data["data"]
@@ -97,12 +109,12 @@ def _shard(model: Decoder, ranks: Ranks) -> None:
         apart_too = model.plan.expert_parallel
         experts = [m for m in inside if apart_too and isinstance(m, Weights) and _is_expert(m)]
         if experts and ranks.edp is not None:
-            _shard_over(experts, ranks.edp, again)
+            _shard_over(experts, ranks.edp, again, policy)
         else:
             apart |= {p for m in experts for p in m.parameters()}
         if data is not None:
-            _shard_over(part, data, again, apart)
-    _shard_over(model, data or ranks.edp, again, apart)
+            _shard_over(part, data, again, policy, apart)
+    _shard_over(model, data or ranks.edp, again, policy, apart)
     for module in model.modules():
         if isinstance(module, FSDPModule):
             module.set_force_sum_reduction_for_comms(True)  # gloo has no reduction that scales
@@ -113,6 +125,7 @@ def _shard_over(
     modules: nn.Module | list[Any],
     mesh: DeviceMesh | None,
     again: bool,
+    policy: MixedPrecisionPolicy,
     apart: set[nn.Parameter] | None = None,
 ) -> None:
     """FSDP2 along the first dim that the ranks divide, so that nothing is padded."""
@@ -123,7 +136,8 @@ def _shard_over(
         return next((Shard(n) for n, size in enumerate(parameter.shape) if size % ranks == 0), None)
 
     fully_shard(
-        modules, mesh=mesh, reshard_after_forward=again, ignored_params=apart, shard_placement_fn=dim
+        modules, mesh=mesh, reshard_after_forward=again, mp_policy=policy, ignored_params=apart,
+        shard_placement_fn=dim,
     )  # fmt: skip
 
 

@@ -69,7 +69,9 @@ def key(name: str) -> str:
 
 
 def _first(name: str, shape: Sequence[int]) -> Tensor:
-    """A weight to begin with, the same in every process."""
+    """A weight to begin with, the same in every process; on the meta device only its shape."""
+    if torch.get_default_device().type == "meta":
+        return torch.empty(shape)
     chance = torch.Generator().manual_seed(crc32(name.encode()))
     if len(shape) == 1:
         return 1.0 + 0.2 * torch.randn(shape, generator=chance)

@@ -18,6 +18,7 @@ NEEDS = {
     "test_transformers.py": "transformers",
     "test_galvatron.py": "galvatron",
     "test_runtime.py": "torch",
+    "test_measure.py": "torch",
     "test_memory.py": "torch",
     "test_mindspore.py": "mindspore",
     "test_mindformers.py": "mindformers",

@@ -205,8 +205,8 @@ PARALLEL = (
     "dataset_strategy", "enable_parallel_optimizer", "context_parallel", "gradient_accumulation", "offset",
     "pipeline_interleave", "pp_interleave_num", "runner_config", "parallel_optimizer_config", "optimizer_weight",
     "vocab_emb_dp", "fsdp_", "parallelism_config", "num_processes", "num_machines", "distributed_type", "stage",
-    "train_micro_batch", "train_batch_size", "offload", "tensor_parallel", "sequence_parallel_size", "number_checkpoints",
-    "device",
+    "train_micro_batch", "train_batch_size", "offload", "tensor_parallel", "sequence_parallel_size",
+    "device", "number_checkpoints",
     "_parallel_", "module_fqns", "layers.", "mode", "local_batch_size", "global_batch_size", "selective_ac",
 )  # fmt: skip
 OTHERS = {
