@@ -10,8 +10,8 @@ is whole between its first and its last operator, and so is its gradient.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -23,6 +23,7 @@ from planner.search.operator_problem import (
     Nodes,
     Numbers,
     Places,
+    among,
     bare,
     has_gradient,
     is_saved,
@@ -63,6 +64,11 @@ class Live:
         """Bytes at every moment under a choice. Shapes: (nodes,) -> (moments,)."""
         held = [float(s.size[tuple(choice[list(s.nodes)])]) for s in self.spans]
         return np.asarray(self.cover @ np.array(held))
+
+    def only(self, kept: Sequence[IntArray]) -> Live:
+        """Under these states of every node alone."""
+        spans = (replace(span, size=among(span.size, span.nodes, kept)) for span in self.spans)
+        return Live(tuple(spans), self.moments, self.cover)
 
     def priced(self, p: Numbers, prices: Array) -> tuple[list[Array], list[Array]]:
         """Costs of nodes and edges where memory has a price at every moment, seconds a byte. Shapes: (moments,)."""

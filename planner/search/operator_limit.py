@@ -1,17 +1,20 @@
-"""The best choice of a block's strategies within a limit of memory at every moment.
+"""The best choice of a block's strategies within a limit of memory at every moment: branch and bound on prices.
 
-Prices of memory come first, moment by moment as one turns out to be the fullest: with the optimum at some prices its
-bound is a plane over all prices, and the next prices are where the planes known so far are highest. At the best prices
-most strategies are ruled out; the integer program decides among the rest, with rows for the moments that its answers
-break.
-Source: Kelley, The cutting-plane method for solving convex programs (1960).
+Where memory has a price at every moment the limit is a cost, and elimination gives the optimum. At other prices its
+choice costs what it costs and pays for what it takes: a plane over all prices, none of them below the best bound; the
+next prices are where the planes known so far are highest. What the best prices leave is split, by what a node takes of
+memory, until prices prove every part or memory rules it out.
+Sources: Kelley, The cutting-plane method for solving convex programs (1960); Geoffrion, Lagrangean relaxation for
+integer programming (1974).
 """
 
 from __future__ import annotations
 
+import heapq
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -19,20 +22,25 @@ from scipy.optimize import linprog
 
 from planner.errors import PlannerError
 from planner.search.liveness import Live, Moment
-from planner.search.narrow import Tables, narrow
-from planner.search.operator_optimum import Solved, least, none
+from planner.search.operator_optimum import Solved, excluded, none
+from planner.search.operator_part import Part, Plane
 from planner.search.operator_problem import Nodes, Numbers
-from planner.search.solver import Memory
-from planner.search.solver import build as build_problem
-from planner.search.solver.solve import solve
-from planner.units import Array, IntArray, show_bytes
+from planner.units import Array, BoolArray, show_bytes
 
-DEAREST = 1.0
-"""Seconds a byte at which memory is all that counts."""
-PLANES = 80
-"""Prices that are tried at most."""
 ROUNDING = 1e-9
 """Share of a limit by which sums of bytes may exceed it, and of a cost that is no difference."""
+FIRST_PRICE = 4.0
+"""First cap of a price: at it the limit is worth so many plans."""
+DEARER = 16.0
+"""Factor by which the cap grows where the best prices reach it."""
+DEAREST = 1e7
+"""Where the limit is worth so many plans, memory is all that counts."""
+PLANES = 40
+"""Prices tried at most for the whole problem."""
+FEW_PLANES = 4
+"""And for each of its parts."""
+WORTH_A_PRICE = 0.02
+"""Share of the gap by which prices must promise to raise the bound of a part to be tried."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,274 +54,262 @@ class Limited:
     limit: float
     """Bytes a rank, with what rounding may add."""
 
-    def fits(self, used: Array) -> bool:
-        """Whether the limit is kept at every moment."""
-        return bool((used <= self.limit).all())
-
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Plane:
-    """The optimum at some prices; at any others its cost is no less than the optimum there."""
+class _Open:
+    """A part that may hold a better plan, and what prices say of it."""
 
-    choice: IntArray
-    cost: float
-    used: Array
-    """Bytes at every moment."""
-    value: float
-    """Of the optimum with what it pays for memory."""
+    part: Part
+    bound: float
+    """No plan of it costs less."""
+    prices: Array
+    """With this bound."""
+    planes: Sequence[Plane] = ()
+    """Optima of it at some prices."""
+    carried: Array = field(default_factory=lambda: np.zeros(0))
+    """How much each carries of the highest bound that they allow."""
 
-
-@dataclass(slots=True)
-class _Planes:
-    """What prices have shown so far."""
-
-    q: Limited
-    seconds: float
-    known: list[_Plane] = field(default_factory=list)
-    rows: list[int] = field(default_factory=list)
-    """Moments that were the fullest of some optimum and broke the limit."""
-    best: _Plane | None = None
-    """The cheapest that fits."""
-    bound: float = -np.inf
-    prices: Array = field(default_factory=lambda: np.zeros(0))
-    """With the highest bound."""
-
-    def at(self, prices: Array) -> _Plane:
-        """The optimum at these prices. Shapes: (moments,)."""
-        q = self.q
-        costs, tables = q.live.priced(q.p, prices)
-        choice, value = least(costs, list(q.p.tables), tables, self.seconds)
-        assert choice is not None
-        found = _Plane(choice, q.p.cost(choice), q.live.used(choice), value)
-        self.known.append(found)
-        if (bound := value - q.limit * float(prices.sum())) > self.bound:
-            self.bound, self.prices = bound, prices
-        if q.fits(found.used):
-            if self.best is None or found.cost < self.best.cost:
-                self.best = found
-        elif (row := int(found.used.argmax())) not in self.rows:
-            self.rows.append(row)
-        return found
-
-    def over(self) -> Array:
-        """Bytes over the limit, of every plane at every row. Shapes: (planes, rows)."""
-        return np.array([plane.used[self.rows] for plane in self.known]) - self.q.limit
-
-    def spread(self, prices: Array) -> Array:
-        """Prices of the rows as prices of all moments."""
-        whole = np.zeros(self.q.live.moments)
-        whole[self.rows] = prices
-        return whole
+    def left(self, part: Part) -> _Open:
+        """A smaller part of it."""
+        if part is self.part:
+            return self
+        planes = [plane for plane in self.planes if part.has(plane.choice)]
+        return _Open(part, self.bound, self.prices, planes)
 
 
 def limited(q: Limited, seconds: float) -> Solved:
     """The best choice within the limit.
 
     Raises:
-        PlannerError: none keeps within it (N02).
+        PlannerError: none keeps within it (N02), or nothing is allowed at all (N03).
     """
-    until = time.perf_counter() + seconds
-    planes = _Planes(q, seconds)
-    first = planes.at(np.zeros(q.live.moments))
-    if q.fits(first.used):
-        return Solved(q.nodes, first.choice, first.cost, first.value, planes.prices)
-    _make_fit(planes, until)
-    _raise_bound(planes, until)
-    best = planes.best
-    found = none(q.nodes, planes.bound)
-    if best is not None:
-        found = Solved(q.nodes, best.choice, best.cost, planes.bound, planes.prices)
-        if best.cost - planes.bound <= ROUNDING * best.cost:
-            return found
-    found = replace(found, prices=planes.prices)
-    better = proved(q, found, until - time.perf_counter(), planes.rows)
-    if best is None and not len(better.choice):
-        raise _too_tight(planes, proven=better.bound == np.inf)
-    bound = max(planes.bound, better.bound)
-    return replace(better if len(better.choice) else found, bound=bound)
+    search = _Search(q, seconds)
+    whole = Part.whole(q.p, q.live, q.limit)
+    free = search.priced(whole, search.prices)
+    if free is None:
+        raise excluded()
+    if search.best is None:
+        search.begin(whole, free)
+    if search.best is None:
+        raise search.too_tight()
+    return search.solved()
 
 
-def _highest(
-    cost: Array, slope: Array, *, most: float = np.inf, whole: bool = False
-) -> tuple[Array, float]:
-    """Prices at which the lowest of some planes is highest, and how high it is there.
-
-    Args:
-        cost: of every plane without prices.
-        slope: how it grows with every price. Shapes: (planes, rows).
-        most: of a price.
-        whole: prices sum to 1.
-    """
-    unit, count = float(np.abs(slope).max()) or 1.0, slope.shape[1]
-    rows = np.column_stack([-slope / unit, np.ones(len(cost))])
-    total = 1.0 if whole else unit
-    found: Any = linprog(
-        np.append(np.zeros(count), -1.0),
-        A_ub=rows,
-        b_ub=cost,
-        A_eq=np.append(np.ones(count), 0.0)[None] if whole else None,
-        b_eq=np.ones(1) if whole else None,
-        bounds=[(0.0, most * total)] * count + [(None, None)],
-    )
-    if found.x is None:
-        return np.zeros(count), np.inf
-    high = float(found.x[count])
-    return np.asarray(found.x[:count]) / total, high * unit if whole else high
-
-
-def _make_fit(planes: _Planes, until: float) -> None:
-    """Something that fits, at memory's dearest: the moments share one price, and the fullest takes most of it.
-
-    Raises:
-        PlannerError: no choice fits (N02).
-    """
-    q = planes.q
-    shares = np.ones(1)
-    for _ in range(PLANES):
-        found = planes.at(DEAREST * planes.spread(shares))
-        if planes.best is not None or time.perf_counter() > until:
-            return
-        used = planes.over() + q.limit
-        floor = float(found.used[planes.rows[: len(shares)]] @ shares)
-        if floor > q.limit * (1 + ROUNDING):
-            raise _too_tight(planes)
-        shares, most = _highest(np.zeros(len(used)), used, whole=True)
-        if most <= floor * (1 + ROUNDING):
-            return
-
-
-def _raise_bound(planes: _Planes, until: float) -> None:
-    """The highest bound that prices give."""
-    for _ in range(PLANES):
-        cost = np.array([plane.cost for plane in planes.known])
-        scale = float(np.abs(cost).max()) or 1.0
-        prices, most = _highest(cost / scale, planes.over(), most=DEAREST / scale)
-        slack = ROUNDING * max(abs(planes.bound), scale)
-        if most * scale <= planes.bound + slack or time.perf_counter() > until:
-            return
-        planes.at(planes.spread(prices * scale))
-
-
-def _too_tight(planes: _Planes, *, proven: bool = True) -> PlannerError:
-    q, searched = planes.q, f" It was searched for {planes.seconds:g} s, not to the end."
-    worst = min(planes.known, key=lambda plane: float(plane.used.max()))
-    moment = q.moments[int(worst.used.argmax())]
-    return PlannerError.of(
-        "N02",
-        f"The block cannot keep within {show_bytes(q.limit)} a rank.{'' if proven else searched}",
-        f"The least found is {show_bytes(float(worst.used.max()) - q.limit)} more, while {moment.operator} runs "
-        f"{moment.phase}s: give it more, or more ranks.",
-    )
-
-
-def proved(q: Limited, known: Solved, seconds: float, rows: Sequence[int] = ()) -> Solved:
-    """The integer program over the strategies that prices leave, for what costs less than is known.
+def proved(q: Limited, known: Solved, seconds: float) -> Solved:
+    """The best choice within the limit that costs less than what is known, from the prices of that.
 
     Args:
         q: the problem.
-        known: the best so far and the prices that rule out.
-        seconds: of all programs together; what is known then is returned.
-        rows: moments that the first program has, besides those that have a price.
+        known: the best so far, of readers that share copies in another way.
+        seconds: what is found until then is returned.
     """
-    until = time.perf_counter() + seconds
-    costs, tables = q.live.priced(q.p, known.prices)
-    pairs = list(q.p.tables)
-    if np.isfinite(known.cost):
-        upper = known.cost + q.limit * float(known.prices.sum())
-        left = narrow(costs, pairs, tables, upper)
-        if left is None:
-            return none(q.nodes, known.cost)
-    else:
-        left = Tables(costs, pairs, tables, [np.arange(len(cost)) for cost in costs])
-    at = sorted({*rows, *np.flatnonzero(known.prices).tolist()})
-    bound = -np.inf
-    while True:
-        answer = _program(q, left, at).solved(until - time.perf_counter())
-        bound = max(bound, min(answer.bound, known.cost))
-        if answer.choice is None or answer.cost >= known.cost:
-            return none(q.nodes, bound)
-        used = q.live.used(answer.choice)
-        if q.fits(used):
-            return Solved(q.nodes, answer.choice, answer.cost, bound, known.prices)
-        if time.perf_counter() > until:
-            return none(q.nodes, bound)
-        at = sorted({*at, *np.flatnonzero(used > q.limit).tolist()})
+    search = _Search(q, seconds, known)
+    search.push(_Open(Part.whole(q.p, q.live, q.limit), -np.inf, known.prices))
+    search.run()
+    return search.solved()
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
-    choice: IntArray | None
-    cost: float
-    bound: float
+class _Search:
+    """Branch and bound over the parts of a problem."""
+
+    def __init__(self, q: Limited, seconds: float, known: Solved | None = None) -> None:
+        self.q, self.seconds, self.until = q, seconds, time.perf_counter() + seconds
+        self.best: Plane | None = None
+        self.known = known is not None
+        """Whether some plan that fits is."""
+        self.upper = known.cost if known else 2.0 * q.p.most() + 1.0
+        """Cost of the best plan known, or one that no plan has."""
+        self.prices = known.prices if known else np.zeros(q.live.moments)
+        """With the highest bound of the whole."""
+        self.scale = (known.cost if known else 0.0) / q.limit
+        """Price at which the limit is worth a plan."""
+        self.rows = np.flatnonzero(self.prices).tolist()
+        """Moments at which some optimum broke the limit most."""
+        self.thriftiest: Plane | None = None
+        """The plan that takes least at its fullest moment."""
+        self.heap: list[tuple[float, int, _Open]] = []
+        """Parts that may hold a better plan, by their bounds."""
+        self.turn = count()
+
+    @property
+    def enough(self) -> float:
+        """A bound from which on a part is of no interest."""
+        return self.upper * (1 - ROUNDING)
+
+    def late(self) -> bool:
+        return time.perf_counter() > self.until
+
+    def priced(self, part: Part, prices: Array) -> Plane | None:
+        """The optimum of a part at prices, kept if it is the best that fits."""
+        found = part.optimum(prices, max(0.1, self.until - time.perf_counter()))
+        if found is None:
+            return None
+        most = float(found.over.max())
+        if most > 0 and (row := int(found.over.argmax())) not in self.rows:
+            self.rows.append(row)
+        if self.thriftiest is None or most < float(self.thriftiest.over.max()):
+            self.thriftiest = found
+        if most <= 0 and found.cost < self.upper:
+            self.best, self.upper, self.known = found, found.cost, True
+        return found
+
+    def begin(self, whole: Part, free: Plane) -> None:
+        """From the optimum where memory is no matter: prices, then all that they leave.
+
+        Raises:
+            PlannerError: memory is too little at one moment alone (N02).
+        """
+        self.scale = free.cost / self.q.limit
+        root = self._climbed(_Open(whole, free.bound, self.prices, [free]), FEW_PLANES)
+        if root is not None and self.best is None:
+            root = root.left(self._fitting(root))
+        if root is not None:
+            root = self._climbed(root, PLANES)
+        if root is not None:
+            self.prices = root.prices
+            self._split(root)
+        self.run()
+
+    def _fitting(self, root: _Open) -> Part:
+        """The part as every moment alone leaves it, those that were fullest first."""
+        over, part = np.max([plane.over for plane in root.planes], axis=0), root.part
+        full = np.flatnonzero(part.full())
+        for moment in full[np.argsort(-over[full], kind="stable")].tolist():
+            left = part.fitting(moment)
+            if left is None:
+                raise self.too_tight()
+            part = left
+        return part
+
+    def run(self) -> None:
+        """Takes the part of least bound until none can hold a better plan, or the time is up."""
+        while self.heap and self.heap[0][0] < self.enough and not self.late():
+            found = self._climbed(heapq.heappop(self.heap)[2], FEW_PLANES)
+            if found is not None:
+                self._split(found)
+
+    def push(self, one: _Open) -> None:
+        """Rules out and puts what is left among the parts to be looked at."""
+        left = one.part.cheaper(one.prices, self.upper)
+        for moment in np.flatnonzero(one.prices).tolist():
+            left = left and left.fitting(moment)
+        if left is not None:
+            heapq.heappush(self.heap, (one.bound, next(self.turn), one.left(left)))
+
+    def _climbed(self, one: _Open, most: int) -> _Open | None:
+        """With a higher bound: the optimum at some prices, then at those where all planes are highest.
+
+        None where no better plan is in it.
+
+        Args:
+            one: the part, its prices and planes.
+            most: prices that are tried.
+        """
+        prices, stale = one.prices, bool(one.prices.any()) or not one.planes
+        cap = max(FIRST_PRICE * self.scale, DEARER * float(prices.max(initial=0.0)))
+        for _ in range(most):
+            if stale:
+                found = self._tried(one, prices)
+                if found is None:
+                    return None
+                one = found
+            if self.late() or not one.planes:
+                break
+            prices, top, carried = self._highest(one.planes, cap)
+            one, stale = replace(one, carried=carried), True
+            if (prices >= cap * (1 - ROUNDING)).any() and cap < DEAREST * self.scale:
+                cap *= DEARER
+            elif top - one.bound <= max(ROUNDING * abs(top), self._small(one.bound)):
+                break
+        return one
+
+    def _tried(self, one: _Open, prices: Array) -> _Open | None:
+        """With the optimum at other prices, and without what is ruled out by it; None where nothing is left."""
+        upper, plane = self.upper, self.priced(one.part, prices)
+        if plane is None:
+            return None
+        higher = plane.bound > one.bound
+        if higher:
+            one = replace(one, bound=plane.bound, prices=prices)
+        if one.bound >= self.enough:
+            return None
+        one = replace(one, planes=[*one.planes, plane])
+        if not (self.known and (higher or self.upper < upper)):
+            return one
+        left = one.part.cheaper(one.prices, self.upper)
+        return None if left is None else one.left(left)
+
+    def _small(self, bound: float) -> float:
+        """What a bound need not be raised by."""
+        return WORTH_A_PRICE * (self.upper - bound) if self.known else 0.0
+
+    def _highest(self, planes: Sequence[Plane], cap: float) -> tuple[Array, float, Array]:
+        """Prices at which the lowest of some planes is highest, how high, and what every plane carries of it."""
+        cost = np.array([plane.cost for plane in planes])
+        over = np.array([plane.over[self.rows] for plane in planes])
+        scale, unit = float(np.abs(cost).max()) or 1.0, float(np.abs(over).max(initial=0.0)) or 1.0
+        found: Any = linprog(
+            np.append(np.zeros(len(self.rows)), -1.0),
+            A_ub=np.column_stack([-over / unit, np.ones(len(cost))]),
+            b_ub=cost / scale,
+            bounds=[(0.0, cap * unit / scale)] * len(self.rows) + [(None, None)],
+        )
+        prices = np.zeros(self.q.live.moments)
+        if found.x is None:
+            return prices, -np.inf, np.ones(len(planes))
+        prices[self.rows] = found.x[:-1] * scale / unit
+        return prices, -float(found.fun) * scale, -np.asarray(found.ineqlin.marginals)
+
+    def _split(self, one: _Open) -> None:
+        """Two parts of what is left are to be looked at."""
+        halved = _halved(one)
+        if halved is None:
+            self.priced(one.part, np.zeros_like(one.prices))
+            return
+        for half in one.part.halves(*halved):
+            self.push(one.left(half))
+
+    def solved(self) -> Solved:
+        """What was found and what no plan is below."""
+        bound = min(self.enough, self.heap[0][0]) if self.heap else self.enough
+        if self.best is None:
+            return none(self.q.nodes, bound)
+        return Solved(self.q.nodes, self.best.choice, self.best.cost, bound, self.prices)
+
+    def too_tight(self) -> PlannerError:
+        """No plan keeps within the limit, or none was found."""
+        q, plane = self.q, self.thriftiest
+        assert plane is not None
+        searched = (
+            "" if not self.heap else f" It was searched for {self.seconds:g} s, not to the end."
+        )
+        at = q.moments[int(plane.over.argmax())]
+        return PlannerError.of(
+            "N02",
+            f"The block cannot keep within {show_bytes(q.limit)} a rank.{searched}",
+            f"The least found is {show_bytes(float(plane.over.max()))} more, while {at.operator} runs "
+            f"{at.phase}s: give it more, or more ranks.",
+        )
 
 
-@dataclass(slots=True)
-class _Program:
-    """The choice problem among what is left, with memory at some moments: pairs that take memory are nodes."""
+def _halved(one: _Open) -> tuple[int, BoolArray] | None:
+    """A node and the states that one half has: those that pay more for memory than planes pay in the mean.
 
-    kept: list[IntArray]
-    costs: list[Array]
-    edges: list[tuple[int, int]] = field(default_factory=list)
-    tables: list[Array] = field(default_factory=list)
-    held: list[tuple[int, int, int, Array]] = field(default_factory=list)
-    """Node, first moment, first after it, and bytes of its states."""
-    limit: float = np.inf
-
-    def solved(self, seconds: float) -> _Found:
-        memory = None
-        if self.held:
-            nodes, lo, hi, sizes = zip(*self.held, strict=True)
-            memory = Memory(
-                nodes=np.array(nodes, dtype=np.int64),
-                lo=np.array(lo, dtype=np.int64),
-                hi=np.array(hi, dtype=np.int64),
-                usages=np.concatenate(sizes),
-                limit=self.limit,
-            )
-        problem = build_problem(self.costs, self.edges, self.tables, memory)
-        answer = solve(problem, seconds=max(0.1, seconds))
-        if answer.choice is None:
-            return _Found(None, np.inf, answer.bound)
-        chosen = zip(self.kept, answer.choice.tolist(), strict=False)
-        choice = np.array([kept[k] for kept, k in chosen], dtype=np.int64)
-        return _Found(choice, answer.cost, answer.bound)
-
-
-def _program(q: Limited, left: Tables, at: Sequence[int]) -> _Program:
-    real = [cost[kept] for cost, kept in zip(q.p.costs, left.kept, strict=True)]
-    found = _Program(list(left.kept), real, limit=q.limit)
-    joint: dict[tuple[int, ...], list[tuple[int, int, Array]]] = {}
-    for span in q.live.spans:
-        lo, hi = (int(np.searchsorted(at, end)) for end in (span.lo, span.hi))
-        size = span.size[np.ix_(*(left.kept[v] for v in span.nodes))]
-        if lo >= hi or not size.any():
-            continue
-        if len(span.nodes) == 1:
-            found.held.append((span.nodes[0], lo, hi, size))
-        elif (size == size[:, :1]).all():
-            found.held.append((span.nodes[0], lo, hi, size[:, 0]))
-        elif (size == size[:1]).all():
-            found.held.append((span.nodes[1], lo, hi, size[0]))
-        else:
-            joint.setdefault(span.nodes, []).append((lo, hi, size))
-    for pair, table in q.p.tables.items():
-        _add_edge(found, pair, table[np.ix_(*(left.kept[v] for v in pair))], joint.get(pair, []))
-    return found
-
-
-def _add_edge(
-    found: _Program, pair: tuple[int, int], table: Array, held: list[tuple[int, int, Array]]
-) -> None:
-    """An edge, or a node for each of its pairs where they take memory."""
-    if not held:
-        found.edges.append(pair)
-        found.tables.append(table)
-        return
-    allowed = np.nonzero(np.isfinite(table))
-    node = len(found.costs)
-    found.costs.append(table[allowed])
-    for end, mine in zip(pair, allowed, strict=True):
-        found.edges.append((node, end))
-        states = np.arange(len(found.costs[end]))
-        found.tables.append(np.where(mine[:, None] == states, 0.0, np.inf))
-    found.held += [(node, lo, hi, size[allowed]) for lo, hi, size in held]
+    The node is the one on which planes differ most; where none pays, the one of most states. None where nothing is
+    left to choose.
+    """
+    part, most, best = one.part, 0.0, None
+    carried = np.ones(len(one.planes))
+    carried[: len(one.carried)] = one.carried
+    chosen = np.array([plane.choice[part.nodes] for plane in one.planes])
+    every = enumerate(zip(part.paid(one.prices), part.kept, strict=True))
+    for at, (paid, kept) in every if carried.any() else ():
+        places = np.searchsorted(kept, chosen[:, at])
+        mean = float(carried @ paid[places] / carried.sum())
+        spread = float(carried @ np.abs(paid[places] - mean))
+        if spread > most and paid.min() <= mean < paid.max():
+            most, best = spread, (at, paid > mean)
+    if best is None and len(part.kept):
+        at = int(np.argmax([len(kept) for kept in part.kept]))
+        best = at, np.arange(len(part.kept[at])) == 0
+    return best

@@ -35,9 +35,15 @@ def none(nodes: Nodes, bound: float) -> Solved:
 
 
 def free(p: Numbers, nodes: Nodes, known: float, seconds: float) -> Solved:
-    """The optimum where memory is no matter, if it costs less than what is known."""
+    """The optimum where memory is no matter, if it costs less than what is known.
+
+    Raises:
+        PlannerError: nothing is allowed (N03).
+    """
     choice, bound = least(p.costs, list(p.tables), list(p.tables.values()), seconds, known)
     if choice is None:
+        if bound == np.inf:
+            raise excluded()
         return none(nodes, bound)
     cost = p.cost(choice)
     return Solved(nodes, choice, cost, min(bound, cost), np.zeros(0))
@@ -52,31 +58,27 @@ def least(
 ) -> tuple[IntArray | None, float]:
     """The optimum and its value; where it is too wide for elimination, the best and a bound.
 
-    None where nothing costs less than what is known.
-
-    Raises:
-        PlannerError: nothing is allowed (N03).
+    None where nothing costs less than what is known; its bound is inf where nothing is allowed.
     """
     left = narrow(costs, edges, tables, known)
     if left is None:
-        return _nothing(known)
+        return None, known
     try:
         found = eliminate(left.costs, left.edges, left.tables)
         reached, bound = found.choice, float(found.value)
     except TooWideError:
         answer = solve(build_problem(left.costs, left.edges, left.tables), seconds=seconds)
         if answer.choice is None:
-            return _nothing(known if answer.bound == np.inf else min(known, answer.bound))
+            return None, min(known, answer.bound)
         reached, bound = answer.choice, answer.bound
-    if not np.isfinite(bound):
-        return _nothing(known)
+    if bound == np.inf:
+        return None, known
     choice = [kept[k] for kept, k in zip(left.kept, reached.tolist(), strict=True)]
     return np.array(choice, dtype=np.int64), bound
 
 
-def _nothing(bound: float) -> tuple[None, float]:
-    if bound == np.inf:
-        raise PlannerError.of(
-            "N03", "The pinned strategies and layouts exclude each other.", "Pin fewer operators."
-        )
-    return None, bound
+def excluded() -> PlannerError:
+    """Nothing is allowed."""
+    return PlannerError.of(
+        "N03", "The pinned strategies and layouts exclude each other.", "Pin fewer operators."
+    )

@@ -8,7 +8,7 @@ tensor with several readers has a node more for every copy that they share (:mod
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -135,9 +135,33 @@ class Numbers:
         pairs = self.tables.items()
         return total + sum(float(table[choice[i], choice[j]]) for (i, j), table in pairs)
 
+    def most(self) -> float:
+        """No allowed choice costs more."""
+        parts = [*self.costs, *self.tables.values()]
+        return sum(float(part[np.isfinite(part)].max(initial=0.0)) for part in parts)
+
+    def allowed(self) -> Numbers:
+        """The same where whatever is allowed costs nothing."""
+        costs = [np.where(np.isfinite(cost), 0.0, np.inf) for cost in self.costs]
+        tables = {e: np.where(np.isfinite(t), 0.0, np.inf) for e, t in self.tables.items()}
+        return Numbers(costs, tables)
+
+    def only(self, kept: Sequence[IntArray]) -> Numbers:
+        """With these states of every node alone."""
+        costs = [cost[states] for cost, states in zip(self.costs, kept, strict=True)]
+        return Numbers(costs, {pair: among(t, pair, kept) for pair, t in self.tables.items()})
+
     def edge(self, first: int, second: int, table: Array) -> None:
         pair, turned = ((first, second), table) if first < second else ((second, first), table.T)
         self.tables[pair] = self.tables[pair] + turned if pair in self.tables else turned
+
+
+def among(table: Array, nodes: Sequence[int], kept: Sequence[IntArray]) -> Array:
+    """The part of a table that some states of its nodes have. Shapes: (states,) of each node."""
+    for axis, node in enumerate(nodes):
+        if len(kept[node]) < table.shape[axis]:
+            table = table.take(kept[node], axis)
+    return table
 
 
 def bare(layouts: Conversions) -> IntArray:

@@ -31,4 +31,4 @@ class Wish:
     overlapped: bool = False
     """What the trainer hides behind compute costs nothing, as much as it would hide of each kind of communication."""
     time_limit: float = 60.0
-    """Seconds for the integer program, where memory is limited."""
+    """Seconds of the search, where memory is limited; what is found until then is returned with its bound."""
