@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from cli import exits
 from cli.console import Screen
-from cli.options import FORMATS, chosen, details
+from cli.options import FORMATS, WIDEST, chosen, details
 from planner.output.files import REPORT, check_outputs, is_trace, write_no_plan, write_output
 from planner.plan.schema import NoPlan, Plan
 from planner.plan.write import write_plan
@@ -52,15 +53,24 @@ class Output:
         return output
 
 
-def keep(
+def deliver_study(
     found: Comparison | Sizing | Largest,
-    best: Question | None,
-    paths: Sequence[Path],
+    question: Question,
     screen: Screen,
+    form: str,
+    paths: Sequence[Path],
 ) -> None:
-    """Writes the files of a study; a report is that of its best plan, which is made again with its figures."""
+    """Shows a study and writes its files; a report is that of its best plan, which is made again with its figures."""
     from planner.api import plan, write
+    from planner.output import studied
+    from planner.studies.best import best_question
 
+    if form == "table":
+        steps = () if screen.quiet else _asking(found)
+        screen.show(studied.page(found, min(screen.width, WIDEST), steps))
+    else:
+        screen.write(studied.text(found, form))
+    best = best_question(found, question)
     for path in paths:
         if path.suffix != REPORT:
             write(found, path)
@@ -71,6 +81,22 @@ def keep(
                 continue
             write(answer, path, beside=found)
         screen.note(f"Wrote {path}.")
+
+
+def _asking(found: Comparison | Sizing | Largest) -> Sequence[tuple[str, str]]:
+    """How to see the plan of a row."""
+    from planner.studies.best import best_row
+    from planner.studies.rows import known_rows
+
+    best = best_row(found)
+    if best is None:
+        return ()
+    id = next(id for id, row in known_rows(found).items() if row == best)
+    return (
+        ("… --out rows.json", "keep it"),
+        (f"shardwright explain rows.json {shlex.quote(id)}", "the plan of a row"),
+        (f"shardwright explain rows.json '{id} mfu'", "any of its numbers"),
+    )
 
 
 def deliver(

@@ -70,12 +70,11 @@ def compare(
 ) -> int:
     """Find the best plan on each of several clusters, chip counts, trainers and what-ifs."""
     from cli import asking
-    from cli.answer import keep
+    from cli.answer import deliver_study
     from cli.console import ProgressLine, Screen
     from cli.layout import model_only
     from planner.api import compare as compared
     from planner.output import studied
-    from planner.studies.best import best_question
     from planner.studies.ranges import counts
 
     screen = Screen(quiet=quiet, verbose=verbose, no_color=no_color)
@@ -112,11 +111,7 @@ def compare(
             backend=backend,
             done=progress.count,
         )
-    if form == "table":
-        screen.show(studied.page(found, min(screen.width, o.WIDEST)))
-    else:
-        screen.write(studied.text(found, form))
-    keep(found, best_question(found, question, dollars=o.prices(price)), out or (), screen)
+    deliver_study(found, question, screen, form, out or ())
     if found.left_out:
         screen.note(f"Stopped. {found.left_out:,} rows were not looked at.")
         return exits.STOPPED

@@ -13,17 +13,22 @@ from cli import options as o
 
 if TYPE_CHECKING:
     from planner.plan.schema import Plan
-    from planner.report.tables import Line
-    from planner.studies.explain import Explanation
 
 FORMATS = ("table", "json", "markdown")
 
 Form = Annotated[str, typer.Option("--format", "-f", metavar="NAME", help=f"{', '.join(FORMATS)}.")]
+Kept = Annotated[
+    Path,
+    typer.Argument(
+        metavar="PLAN", help="A plan's file; or rows that `compare` or `size` kept in a .json."
+    ),
+]
 Item = Annotated[
     str | None,
     typer.Argument(
         metavar="ITEM",
-        help="What a page prints: '#2', rule:NAME, step.gradients, memory.weights, mfu, stage.0, dense.mlp.up.",
+        help="What a page prints: '#2', rule:NAME, step.gradients, memory.weights, mfu, stage.0, dense.mlp.up; "
+        "of rows '#2', '#2 mfu', turn.1.",
     ),
 ]
 Depth = Annotated[
@@ -42,7 +47,7 @@ Measured = Annotated[
 
 
 def explain(
-    plan: o.PlanFile,
+    plan: Kept,
     item: Item = None,
     depth: Depth = 2,
     measured: Measured = None,
@@ -52,26 +57,29 @@ def explain(
 ) -> int:
     """Show a plan as a tree with costs; or why a row lost, what a rule costs, how a number comes about."""
     from cli.console import Screen
+    from cli.explained import data_of, explain_study, page_of, page_width
     from planner.api import explain as found
-    from planner.api import read_plan
     from planner.calibrate.measured import measured_run
+    from planner.plan.read import read_kept
+    from planner.plan.schema import Plan
     from planner.plan.tree import Node
     from planner.plan.write import write_json
-    from planner.report.markdown import markdown_page
     from planner.report.tree import render_measured
     from planner.studies.again import staleness
 
     screen = Screen(quiet=quiet, no_color=no_color)
     o.chosen(form, FORMATS, "--format")
-    answer = read_plan(plan)
+    answer = read_kept(plan)
+    if not isinstance(answer, Plan):
+        return explain_study(answer, item, plan, depth, form, screen)
     run = None if measured is None else measured_run(measured, answer)
     why = found(answer, item, name=str(plan))
     times = {} if run is None else run.times
     if form == "json":
-        screen.write(write_json(_data(why, times)))
+        screen.write(write_json(data_of(why, times)))
     else:
-        width = o.WIDEST if form == "markdown" else min(screen.width, o.WIDEST)
-        page = _page(answer, why, width, depth, times)
+        width = page_width(screen, form)
+        page = page_of(answer, why, width, depth, times)
         if run is not None and isinstance(why, Node):
             page += render_measured(answer, run.step, run.memory, run.parts, run.operators)
         if form == "markdown":
@@ -99,31 +107,3 @@ def _unlike(plan: Plan, facts: Mapping[str, int]) -> str:
         for word, number in own.items()
         if facts.get(word, number) != number
     )
-
-
-def _page(
-    plan: Plan, why: Explanation, width: int, depth: int, measured: Mapping[str, float]
-) -> list[Line]:
-    from planner.plan.diff import Difference
-    from planner.plan.findings import RulePrice
-    from planner.plan.tree import Node
-    from planner.report.diff import render_diff
-    from planner.report.explain import render_item, render_rule
-    from planner.report.tree import render_tree
-
-    if isinstance(why, Node):
-        return render_tree(plan, width, depth, measured=measured)
-    if isinstance(why, Difference):
-        return render_diff(why, width)
-    if isinstance(why, RulePrice):
-        return render_rule(why, width)
-    return render_item(plan, why, width)
-
-
-def _data(why: Explanation, measured: Mapping[str, float]) -> object:
-    """As plain data: a tree by its nodes, with what was measured of them, everything else by its fields."""
-    from pydantic_core import to_jsonable_python
-
-    from planner.plan.tree import Node, as_data
-
-    return as_data(why, measured) if isinstance(why, Node) else to_jsonable_python(why)

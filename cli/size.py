@@ -73,12 +73,11 @@ def size(
 ) -> int:
     """Find the fewest chips that fit, or that meet a step time, a deadline or a price."""
     from cli import asking
-    from cli.answer import keep
+    from cli.answer import deliver_study
     from cli.console import ProgressLine, Screen
     from cli.layout import model_only
     from planner.api import size as find
     from planner.output import studied
-    from planner.studies.best import best_question
 
     screen = Screen(quiet=quiet, verbose=verbose, no_color=no_color)
     o.chosen(form, FORMATS, "--format")
@@ -113,11 +112,7 @@ def size(
             backend=backend,
             done=progress.count,
         )
-    if form == "table":
-        screen.show(studied.page(found, min(screen.width, o.WIDEST)))
-    else:
-        screen.write(studied.text(found, form))
-    keep(found, best_question(found, question), out or (), screen)
+    deliver_study(found, question, screen, form, out or ())
     if found.stopped:
         screen.note("Stopped. Others may be better than what was looked at.")
         return exits.STOPPED

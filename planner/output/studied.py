@@ -19,19 +19,24 @@ from planner.report.size import (
     sizing_csv,
     sizing_markdown,
 )
-from planner.report.tables import Line
+from planner.report.tables import BLANK, Line
+from planner.report.text import NextSteps, next_lines
 
 FORMS = {".json": "json", ".csv": "csv", ".md": "markdown"}
 """Forms by the ending of a file."""
 
 
-def page(found: Comparison | Sizing | Largest, width: int) -> list[Line]:
-    """As it is shown on a terminal."""
+def page(
+    found: Comparison | Sizing | Largest, width: int, next_steps: NextSteps = ()
+) -> list[Line]:
+    """As it is shown on a terminal, with commands to type next."""
     if isinstance(found, Comparison):
-        return render_comparison(found, width)
-    return (
-        render_sizing(found, width) if isinstance(found, Sizing) else render_largest(found, width)
-    )
+        lines = render_comparison(found, width)
+    elif isinstance(found, Sizing):
+        lines = render_sizing(found, width)
+    else:
+        lines = render_largest(found, width)
+    return [*lines, BLANK, *next_lines(next_steps, width)] if next_steps else lines
 
 
 def text(found: Comparison | Sizing | Largest, form: str) -> str:

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from planner.documented import descriptions
 from planner.plan.derivation import Derivation, Quantity, Unit
 from planner.plan.diff import folded
-from planner.plan.schema import Plan, Term
+from planner.plan.schema import Term
 
 SHORT = ("", "degrees.", "proof.", "recipe.", "cluster.", "model.", "trust.", "figures.")
 """Where a place may stand without its beginning."""
@@ -48,11 +48,11 @@ class Facts:
     rows: tuple[Fact, ...]
 
 
-def facts(plan: Plan, asked: str) -> Facts | None:
+def facts(part: BaseModel, asked: str) -> Facts | None:
     """What stands at a place, whose beginning may be left out; None where there is no such place."""
     word = re.sub(r"\[(\d+)\]", r".\1", asked)
     for start in SHORT if word else ():
-        rows = tuple(_below(plan, start + word, "", "", ""))
+        rows = tuple(_below(part, start + word, "", "", ""))
         if rows:
             return Facts(start + word, rows)
     return None

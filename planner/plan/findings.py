@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import ConfigDict, Field
 
+from planner.plan.asked import Asked
 from planner.plan.cluster import kind_of
 from planner.plan.figures import Sensitivity
 from planner.plan.part import Part
@@ -74,6 +75,8 @@ class Compared(Part):
     """What the step waits for besides computing, if anything."""
     gap: float = 0.0
     """How much faster a plan could still be, as a share; 0 where the plan is proven best."""
+    asked: Asked
+    """The row's own question, with which its plan can be made again."""
     sensitivities: tuple[Sensitivity, ...] = ()
 
     @property

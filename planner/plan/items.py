@@ -152,7 +152,7 @@ def find_item(plan: Plan, asked: str) -> Item:
         word,
         ALSO.get(word, ""),
         labels.get(word, ""),
-        f"rule:{word}",
+        f"rule:{word.removeprefix('rule').strip(' :')}",
         short.get(word, ""),
         number,
     ):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
@@ -13,8 +13,10 @@ from pydantic_core import ErrorDetails
 from planner.documented import wanted
 from planner.errors import Fault, PlannerError, listed, nearest
 from planner.plan.agreement import require_agreement
+from planner.plan.findings import Comparison, Largest, Sizing
 from planner.plan.schema import SCHEMA_VERSION, Plan
 
+Kept = TypeVar("Kept", bound=BaseModel)
 MOST_FAULTS = 8
 """Faults shown of one file; a file with more is not a plan with typing errors in it."""
 
@@ -43,11 +45,29 @@ def parsed_plan(path: Path | str) -> Plan:
     if "degrees" not in data and "closest" in data:
         what = f"{path} is the record of a search that found no plan."
         raise PlannerError.of("V05", what, "Make one that fits: shardwright plan")
+    return _validated(Plan, data, path)
+
+
+def read_kept(path: Path | str) -> Plan | Comparison | Sizing | Largest:
+    """What ``plan``, ``price``, ``compare`` or ``size`` kept in a JSON file.
+
+    Raises:
+        PlannerError: as :func:`read_plan`.
+    """
+    data = _parsed(_text(Path(path)), str(path))
+    if "schema_version" in data or not {"rows", "curve"} & data.keys():
+        return read_plan(path)
+    kind: type[Comparison | Sizing | Largest]
+    kind = Comparison if "rows" in data else Largest if "what" in data else Sizing
+    return _validated(kind, data, Path(path))
+
+
+def _validated(kind: type[Kept], data: dict[str, Any], path: Path) -> Kept:
     try:
-        return Plan.model_validate(data)
+        return kind.model_validate(data)
     except ValidationError as error:
         faults = [
-            _fault(detail, str(path))
+            _fault(kind, detail, str(path))
             for detail in error.errors(include_url=False)
             if detail["type"] != "too_short" or not detail["input"]  # else its entries are wrong
         ]
@@ -126,10 +146,10 @@ def _check_version(data: dict[str, Any], where: str) -> None:
     )
 
 
-def _fault(detail: ErrorDetails, where: str) -> Fault:
+def _fault(kind: type[BaseModel], detail: ErrorDetails, where: str) -> Fault:
     path = key_path(detail["loc"])
     if detail["type"] == "extra_forbidden":
-        close = nearest(str(detail["loc"][-1]), _keys_at(detail["loc"][:-1]))
+        close = nearest(str(detail["loc"][-1]), _keys_at(kind, detail["loc"][:-1]))
         fix = (f"Nearest: {listed(close)}.",) if close else ()
         return Fault("V04", f"unknown key '{path}'.", fix, where)
     if detail["type"] == "missing":
@@ -144,9 +164,9 @@ def key_path(loc: Iterable[int | str]) -> str:
     return text.removeprefix(".")
 
 
-def _keys_at(loc: tuple[int | str, ...]) -> list[str]:
+def _keys_at(kind: type[BaseModel], loc: tuple[int | str, ...]) -> list[str]:
     """Keys that the schema knows at a place."""
-    model: type[BaseModel] = Plan
+    model = kind
     for part in loc:
         field = model.model_fields.get(str(part))
         inner: Any = field.annotation if field else model

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 from planner.plan.findings import Compared, Comparison, Crossover
 from planner.plan.schema import Degrees
-from planner.report.markdown import markdown_table
+from planner.report.markdown import ENDLESS, markdown_table
 from planner.report.numbers import dollars, gib, percent
-from planner.report.tables import BLANK, Column, Line, Style, flow, styled, table
+from planner.report.tables import BLANK, Column, Line, Style, flow, plain, styled, table
 from planner.units import show_count, show_seconds, three_digits
 
 NOTHING = "–"
@@ -26,8 +26,8 @@ def render_comparison(found: Comparison, width: int) -> list[Line]:
         "good" if index in best else "" if row.fits else "dim"
         for index, row in enumerate(found.rows)
     ]
-    lines += table(comparison_columns(found), width, styles)
-    notes = [f"{label(row)}{_chips(row)}: {row.note}" for row in found.rows if row.note]
+    lines += table(_numbered(found), width, styles)
+    notes = _notes(found)
     if notes:
         lines += [
             BLANK,
@@ -40,8 +40,9 @@ def render_comparison(found: Comparison, width: int) -> list[Line]:
     lines += [BLANK, *_best(found, width)]
     if found.cheapest is not None:
         lines += styled(flow(_prices(found), " · ", width, "  Prices of a chip-hour: ", 4), "dim")
-    for turn in found.crossovers:
-        lines += styled(flow([crossover_words(turn)], " ", width, "  ", 2))
+    for place, turn in enumerate(found.crossovers, 1):
+        words = f"{crossover_words(turn)} (turn.{place})"
+        lines += styled(flow([words], " ", width, "  ", 2))
     for row in found.rows:
         if row.sensitivities:
             lines += [BLANK, *_sensitivities(row, width)]
@@ -53,6 +54,20 @@ def _title(found: Comparison) -> str:
     trainers = dict.fromkeys(row.trainer for row in found.rows)
     what = f"{found.model.name}, {recipe.global_batch:,} × {recipe.seq:,} tokens a step, {recipe.precision}"
     return f"{what}, {next(iter(trainers))}" if len(trainers) == 1 else what
+
+
+def _notes(found: Comparison) -> list[str]:
+    """What there is to say of rows; once where it is the same of several on one cluster."""
+    alike: dict[tuple[str, str], list[Compared]] = {}
+    for row in found.rows:
+        if row.note:
+            alike.setdefault((row.kind, row.note), []).append(row)
+    return [
+        f"{kind}, {len(rows)} rows: {note}"
+        if len(rows) > 1
+        else f"{label(rows[0])}{_chips(rows[0])}: {note}"
+        for (kind, note), rows in alike.items()
+    ]
 
 
 def label(row: Compared) -> str:
@@ -69,6 +84,12 @@ def _cluster(row: Compared) -> str:
     return f"  {row.what_if}" if row.what_if else label(row)
 
 
+def _numbered(found: Comparison) -> list[Column]:
+    """The columns of the table behind numbers by which ``explain`` knows the rows."""
+    numbers = [f"{place}" for place in range(1, len(found.rows) + 1)]
+    return [Column(heading="#", cells=numbers), *comparison_columns(found)]
+
+
 def comparison_columns(found: Comparison) -> list[Column]:
     """The columns of the table; trainers only where there are several."""
     rows = found.rows
@@ -79,13 +100,13 @@ def comparison_columns(found: Comparison) -> list[Column]:
         Column(heading="chips", cells=[f"{row.chips:,}" if row.chips else NOTHING for row in rows]),
         *([trainer] if several else []),
         Column(heading="step", cells=[_step(row, index == found.fastest) for index, row in enumerate(rows)]),
-        Column(heading="tokens/s", cells=[_count(row.tokens_per_second) for row in rows], drop=5),
-        Column(heading="MFU", cells=[_percent(row.mfu) for row in rows], drop=3),
-        Column(heading="dp·tp·pp", cells=[degrees_product(row.degrees) for row in rows], left=True, drop=4),
+        Column(heading="tokens/s", cells=[_count(row.tokens_per_second) for row in rows], drop=2),
+        Column(heading="MFU", cells=[_percent(row.mfu) for row in rows], drop=4),
+        Column(heading="dp·tp·pp", cells=[degrees_product(row.degrees) for row in rows], left=True, drop=5),
         Column(heading="GiB", cells=[NOTHING if row.memory is None else gib(row.memory) for row in rows], drop=6),
         Column(heading="$/Mtok", cells=[_price(row, index == found.cheapest) for index, row in enumerate(rows)]),
         Column(heading="kWh/Mtok", cells=[_energy(row) for row in rows], drop=1),
-        Column(heading="bound by", cells=[row.bound_by or NOTHING for row in rows], left=True, drop=2),
+        Column(heading="bound by", cells=[row.bound_by or NOTHING for row in rows], left=True, drop=3),
     ]  # fmt: skip
 
 
@@ -193,8 +214,12 @@ def _effect(step: float | None, now: float | None) -> str:
 
 def comparison_markdown(found: Comparison) -> str:
     """The table as Markdown, and the sentences below it."""
-    sentences = [crossover_words(turn) for turn in found.crossovers]
-    table_text = markdown_table(comparison_columns(found))
+    sentences = [
+        *_notes(found),
+        *(line.strip() for line in plain(_best(found, ENDLESS)).splitlines()),
+    ]
+    sentences += [crossover_words(turn) for turn in found.crossovers]
+    table_text = markdown_table(_numbered(found))
     return "\n\n".join([f"## {_title(found)}", table_text.strip(), *sentences]) + "\n"
 
 

@@ -41,7 +41,12 @@ def render_item(plan: Plan, item: Item, width: int) -> list[Line]:
     raise TypeError(type(item).__name__)
 
 
-def render_number(plan: Plan, item: Number, width: int) -> list[Line]:
+def render_alone(item: Number | Facts, width: int) -> list[Line]:
+    """The page of a number that belongs to no plan."""
+    return render_number(None, item, width) if isinstance(item, Number) else _facts(item, width)
+
+
+def render_number(plan: Plan | None, item: Number, width: int) -> list[Line]:
     """Formula, numbers put in, result."""
     how = item.how
     columns = [
@@ -66,10 +71,10 @@ def render_number(plan: Plan, item: Number, width: int) -> list[Line]:
     return lines
 
 
-def _of_step(plan: Plan, name: str) -> str:
+def _of_step(plan: Plan | None, name: str) -> str:
     """A part of the step as a share of it, and what of it is hidden."""
-    term = next((term for term in plan.time if term.name == name), None)
-    if term is None:
+    term = next((term for term in plan.time if term.name == name), None) if plan else None
+    if plan is None or term is None:
         return ""
     hidden = f", and {show_seconds(term.hidden)} more hidden" if term.hidden else ""
     return f"  {percent(term.value / plan.step)} of the step{hidden}"
@@ -82,7 +87,7 @@ def shown(value: float, unit: Unit) -> str:
     if unit == "B":
         return show_bytes(value) if value >= 1024 else f"{value:.3g} B"
     if unit == "$":
-        return dollars(value)
+        return dollars(value) if value >= 1 else f"${three_digits(value)}"
     if unit == "%":
         return percent(value)
     if unit == "B/s":

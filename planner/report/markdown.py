@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from planner.plan.findings import Comparison, Largest, Sizing
 from planner.plan.removed import everything_removed
 from planner.plan.schema import NoPlan, Plan
 from planner.report.degrees import alternative_columns, row_notes
@@ -52,7 +53,9 @@ def render_markdown(answer: Plan | NoPlan) -> str:
     return "\n".join(part for part in parts if part)
 
 
-def markdown_page(answer: Plan | NoPlan, item: str, page: Sequence[Line]) -> str:
+def markdown_page(
+    answer: Plan | NoPlan | Comparison | Sizing | Largest, item: str, page: Sequence[Line]
+) -> str:
     """A page of the terminal as it stands, below a title: a tree is no table.
 
     Args:
@@ -64,7 +67,9 @@ def markdown_page(answer: Plan | NoPlan, item: str, page: Sequence[Line]) -> str
     return f"{_title(answer)}{what}\n```text\n{plain(page)}```\n"
 
 
-def _title(answer: Plan | NoPlan) -> str:
+def _title(answer: Plan | NoPlan | Comparison | Sizing | Largest) -> str:
+    if not isinstance(answer, Plan | NoPlan):
+        return f"## {answer.model.name}\n"
     cluster = answer.cluster
     return f"## {answer.model.name} on {cluster.num_chips:,} × {cluster.chip}, {answer.trainer}\n"
 

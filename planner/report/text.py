@@ -91,7 +91,7 @@ def render(
             *removed_by_family(everything_removed(answer), width),
         ],
         *_details(answer, width, detail),
-        _next(next_steps, width),
+        next_lines(next_steps, width),
     ]
     return [line for block in blocks if block for line in (*block, BLANK)][:-1]
 
@@ -272,7 +272,8 @@ def searched(plan: Plan, width: int) -> list[Line]:
     return styled(flow(told, " ", width, "  ", INDENT), caution)
 
 
-def _next(steps: NextSteps, width: int) -> list[Line]:
+def next_lines(steps: NextSteps, width: int) -> list[Line]:
+    """Commands to type next, below a page."""
     if not steps:
         return []
     commands = Column(heading="", cells=[command for command, _ in steps], left=True)

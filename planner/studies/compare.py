@@ -47,6 +47,11 @@ class Point:
     """The what-if, as it was asked for."""
     sensitive: bool = False
 
+    @property
+    def before(self) -> int:
+        """How many of the question's what-ifs stand before those of the label, which are its last."""
+        return len(self.question.what_if) - len(self.label.split(" and ")) * bool(self.label)
+
 
 def compare(
     question: Question,
@@ -131,8 +136,9 @@ def _priced(points: list[Point], dollars: Mapping[str, float]) -> list[Point]:
     found = []
     for point in points if dollars else ():
         names |= names_of(point.question)
-        more = stated_prices(point.question, dollars)
-        what_if = (*point.question.what_if, *more)
+        stated, place = stated_prices(point.question, dollars), point.before
+        own = point.question.what_if
+        what_if = (*own[:place], *stated, *own[place:])
         found.append(replace(point, question=replace(point.question, what_if=what_if)))
     unknown = [name for name in dollars if name.lower() not in names]
     if unknown:
@@ -178,8 +184,7 @@ def _refused(point: Point) -> tuple[Fault, ...]:
 
 def _asked(point: Point, text: str) -> Compared:
     """A point at another value of a what-if."""
-    parts = len(point.label.split(" and ")) if point.label else 0
-    kept = point.question.what_if[: len(point.question.what_if) - parts]
+    kept = point.question.what_if[: point.before]
     return compared(replace(point, question=replace(point.question, what_if=(*kept, text)), label=text,
                             sensitive=False))  # fmt: skip
 
@@ -188,7 +193,8 @@ def compared(point: Point) -> Compared:
     """The best plan of one point as a row; what is wrong with the point stands in its row."""
     question, started = point.question, time.monotonic()
     try:
-        answer = plan(_reached(question) if point.label else question, remedies=False)
+        point = replace(point, question=_reached(question) if point.label else question)
+        answer = plan(point.question, remedies=False)
     except PlannerError as error:
         return Compared(
             cluster=question.cluster,
@@ -197,6 +203,7 @@ def compared(point: Point) -> Compared:
             what_if=point.label,
             fits=False,
             note=_brief(error.faults[0].what),
+            asked=question.asked(),
         )
     stopped = answer.proof.stopped if isinstance(answer, Plan) else answer.stopped
     if stopped and time.monotonic() - started < question.time_limit:
@@ -224,6 +231,7 @@ def row_of(point: Point, answer: Plan | NoPlan) -> Compared:
         "what_if": point.label,
         "memory_limit": answer.memory_limit,
         "fits": isinstance(answer, Plan),
+        "asked": question.asked(),
     }
     if isinstance(answer, NoPlan):
         return Compared.model_validate(

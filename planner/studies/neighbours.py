@@ -30,7 +30,9 @@ def neighbours(question: Question, answer: Plan) -> Comparison:
         name = scaled(question.cluster, chips, factor)
         point = Point(question=replace(asked, cluster=name), chips=int(factor * chips))
         if factor == 1:
-            rows.append(row_of(replace(point, question=question), answer))
+            rows.append(
+                row_of(replace(point, question=replace(asked, cluster=question.cluster)), answer)
+            )
         elif name:
             rows.append(compared(point))
     priced = [i for i, row in enumerate(rows) if row.price_per_million_tokens is not None]

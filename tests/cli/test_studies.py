@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import sys
 import time
 from collections.abc import Callable
@@ -26,7 +27,9 @@ def test_compare_shows_the_page(planner: Any, capsys: pytest.CaptureFixture[str]
         " --what-if node.bandwidth=0.5x..2x --sensitivity --jobs 2 --backend ray -b 64 --pin tp=8"
     )
     assert main(line.split()) == 0
-    assert capsys.readouterr().out == (GOLDEN / "comparison-100.txt").read_text()
+    page, _, steps = capsys.readouterr().out.partition("\n  Next   ")
+    assert page == (GOLDEN / "comparison-100.txt").read_text()
+    assert "shardwright explain rows.json '#5'  " in steps
     done = planner.asked.pop("done")
     assert callable(done)
     assert planner.asked == {
@@ -63,13 +66,13 @@ def test_a_comparison_that_was_stopped(
     monkeypatch.setattr(sys.modules["planner.api"], "compare", lambda *_, **__: part)
     assert main(["compare", "m", "-c", "c"]) == 4
     out, err = capsys.readouterr()
-    assert out == (GOLDEN / "comparison-100.txt").read_text()
+    assert out.startswith((GOLDEN / "comparison-100.txt").read_text())
     assert err == "Stopped. 3 rows were not looked at.\n"
 
 
 def test_size_shows_the_page(planner: Any, capsys: pytest.CaptureFixture[str]) -> None:
     line = "size m -c h100-sxm --step-time 500ms --tokens 15T --days 30 --dollars 5M --what-if chip.price=2"
-    assert main(line.split()) == 0
+    assert main([*line.split(), "--quiet"]) == 0
     assert capsys.readouterr().out == (GOLDEN / "sizing-100.txt").read_text()
     assert (
         planner.asked | {"step": 0.5, "tokens": 15e12, "days": 30, "dollars": 5e6} == planner.asked
@@ -144,7 +147,7 @@ def test_tables_in_files(
 
 
 def test_the_largest_sequence(planner: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["size", "m", "-c", "c", "--largest", "seq-len"]) == 0
+    assert main(["size", "m", "-c", "c", "--largest", "seq-len", "-q"]) == 0
     assert capsys.readouterr().out == (GOLDEN / "largest-100.txt").read_text()
     assert planner.asked["largest"] == "seq-len"
     assert main(["size", "m", "-c", "c", "--largest", "seq-len", "-f", "json"]) == 0
@@ -202,3 +205,53 @@ def test_mistakes(
     assert words in err
     assert err.rstrip().endswith(f"[{code}]")
     assert planner.question is None
+
+
+@pytest.mark.parametrize("kept", ["comparison", "sizing", "largest"])
+def test_explain_shows_what_was_kept(
+    kept: str, planner: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without a row the page again, in every form."""
+    path = str(GOLDEN.parent / f"{kept}.json")
+    assert main(["explain", path]) == 0
+    assert capsys.readouterr().out == (GOLDEN / f"{kept}-100.txt").read_text()
+    assert main(["explain", path, "--format", "markdown"]) == 0
+    assert capsys.readouterr().out == (GOLDEN / f"{kept}.markdown").read_text()
+    assert main(["explain", path, "nothing"]) == 2
+    assert "no row is called 'nothing'" in capsys.readouterr().err
+
+
+def test_explain_shows_a_row_that_was_kept(
+    planner: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.undo()
+    path = str(tmp_path / "rows.json")
+    asked = [
+        "compare",
+        "llama-3.2-1b",
+        "-c",
+        "h100-sxm:2",
+        "-c",
+        "a100-sxm-80gb:2",
+        "-b",
+        "8",
+        "-s",
+        "2048",
+    ]
+    assert main([*asked, "--out", path]) == 0
+    page = capsys.readouterr().out
+    assert main(["explain", path, "#2"]) == 0
+    assert "step, stage 0" in capsys.readouterr().out
+    assert main(["explain", path, "#2 mfu", "--format", "markdown"]) == 0
+    told = capsys.readouterr().out
+    assert told.startswith("## llama-3.2-1b on 2 × a100-sxm-80gb, megatron\n\n`#2 mfu`\n")
+    assert "of one a100-sxm-80gb in bf16" in told
+    assert main(["explain", path, "turn.1"]) == 0
+    assert re.search(r"below (\$[\d.]+) a chip-hour", page)[1] in capsys.readouterr().out  # type: ignore[index]
+    assert main(["explain", path, "turn.1", "-f", "markdown"]) == 0
+    assert capsys.readouterr().out.startswith("## llama-3.2-1b\n\n`turn.1`\n")
+    assert main(["explain", path, "#1 mfu", "-f", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["id"] == "mfu"

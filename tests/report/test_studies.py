@@ -50,7 +50,9 @@ def test_the_best_rows_are_marked_and_nothing_else() -> None:
     assert len(marked) == len(best)
     for index in best:
         row = COMPARISON.rows[index]
-        assert any(line.strip().startswith(row.cluster.partition(":")[0]) for line in marked)
+        assert any(
+            line.split()[:2] == [str(index + 1), row.cluster.partition(":")[0]] for line in marked
+        )
 
 
 def test_every_turning_point_is_a_sentence() -> None:

@@ -165,7 +165,7 @@ def test_bisection_finds_a_known_crossing() -> None:
         peak = float(text.partition("=")[2].rstrip("x"))
         rate = peak if point.question.cluster == "a:1" else 5.0
         return Compared(cluster=point.question.cluster, chips=1, trainer="t", what_if=text, fits=True,
-                        tokens_per_second=rate)  # fmt: skip
+                        tokens_per_second=rate, asked=point.question.asked())  # fmt: skip
 
     points = [Point(question=q, chips=1, label=text) for q in questions for text in what_if.texts]
     rows = [ask(point, point.label) for point in points]
@@ -221,7 +221,7 @@ def test_what_does_not_fit_says_what_it_needs() -> None:
 
 def test_the_fastest_row_can_be_asked_for_again() -> None:
     found = compare(QUESTION, what_if=["chip.peak=2x"], dollars={"h100-sxm": 2.0})
-    again = best_question(found, QUESTION, dollars={"h100-sxm": 2.0})
+    again = best_question(found, QUESTION)
     assert again is not None
     assert again.figures
     answer = plan(replace(again, figures=False))
@@ -231,7 +231,7 @@ def test_the_fastest_row_can_be_asked_for_again() -> None:
         best.step,
         best.price_per_million_tokens,
     )
-    assert best_question(found, QUESTION).what_if == ("chip.peak=2x",)
+    assert again.what_if == ("chip.price=2", "chip.peak=2x")
     assert best_question(found.model_copy(update={"fastest": None}), QUESTION) is None
 
 

@@ -115,7 +115,8 @@ def test_what_else_cannot_be_judged() -> None:
 
 
 def test_what_does_not_fit_is_missed() -> None:
-    row = Compared(cluster="c", chips=1, trainer="t", fits=False, note="needs more")
+    row = Compared(cluster="c", chips=1, trainer="t", fits=False, note="needs more",
+                   asked=QUESTION.asked())  # fmt: skip
     assert missed(row, Target()) == "needs more"
 
 
