@@ -57,13 +57,15 @@ def explain(
 ) -> int:
     """Show a plan as a tree with costs; or why a row lost, what a rule costs, how a number comes about."""
     from cli.console import Screen
-    from cli.explained import data_of, explain_study, page_of, page_width
+    from cli.explained import data_of, explain_study, page_width
     from planner.api import explain as found
     from planner.calibrate.measured import measured_run
+    from planner.output.pages import explained_page
     from planner.plan.read import read_kept
     from planner.plan.schema import Plan
     from planner.plan.tree import Node
     from planner.plan.write import write_json
+    from planner.report.markdown import markdown_page
     from planner.report.tree import render_measured
     from planner.studies.again import staleness
 
@@ -79,7 +81,7 @@ def explain(
         screen.write(write_json(data_of(why, times)))
     else:
         width = page_width(screen, form)
-        page = page_of(answer, why, width, depth, times)
+        page = explained_page(answer, why, width, depth, times)
         if run is not None and isinstance(why, Node):
             page += render_measured(answer, run.step, run.memory, run.parts, run.operators)
         if form == "markdown":

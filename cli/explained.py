@@ -1,4 +1,4 @@
-"""What ``explain`` shows: the page of anything that was explained, and what ``compare`` and ``size`` kept."""
+"""What ``explain`` shows of what ``compare`` and ``size`` kept, and anything that it explains as data."""
 
 from __future__ import annotations
 
@@ -9,18 +9,10 @@ from cli import exits
 from cli import options as o
 from cli.console import Screen
 from planner.output import studied
-from planner.plan.diff import Difference
-from planner.plan.facts import Facts
-from planner.plan.findings import RulePrice
-from planner.plan.items import Number
-from planner.plan.schema import Plan
+from planner.output.pages import explained_page
 from planner.plan.tree import Node, as_data
 from planner.plan.write import write_json
-from planner.report.diff import render_diff
-from planner.report.explain import render_alone, render_item, render_rule
 from planner.report.markdown import markdown_page
-from planner.report.tables import Line
-from planner.report.tree import render_tree
 from planner.studies.explain import Explanation, explained
 from planner.studies.rows import Study
 
@@ -41,11 +33,7 @@ def explain_study(
         screen.write(studied.text(found, form))
     else:
         plan, why = explained(found, item, str(path))
-        if isinstance(why, Number | Facts) and plan is None:
-            page = render_alone(why, width)
-        else:
-            assert plan is not None
-            page = page_of(plan, why, width, depth, {})
+        page = explained_page(plan, why, width, depth)
         if form == "json":
             screen.write(write_json(data_of(why, {})))
         elif form == "markdown":
@@ -53,19 +41,6 @@ def explain_study(
         else:
             screen.show(page)
     return exits.ANSWER
-
-
-def page_of(
-    plan: Plan, why: Explanation, width: int, depth: int, measured: Mapping[str, float]
-) -> list[Line]:
-    """The page of what was explained of a plan, beside what was measured of its operators."""
-    if isinstance(why, Node):
-        return render_tree(plan, width, depth, measured=measured)
-    if isinstance(why, Difference):
-        return render_diff(why, width)
-    if isinstance(why, RulePrice):
-        return render_rule(why, width)
-    return render_item(plan, why, width)
 
 
 def data_of(why: Explanation, measured: Mapping[str, float]) -> object:

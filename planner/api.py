@@ -1,4 +1,4 @@
-"""The questions of the command line for a Python program: ten functions, a command each, and what they take and give.
+"""The questions of the command line for a Python program: a function for each command, and what they take and give.
 
 >>> from planner.api import Question, plan
 >>> answer = plan(Question(model="llama-3-8b", cluster="h100-sxm:8", global_batch=64))
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from planner.calibrate.evaluate import evaluate as evaluate
     from planner.errors import PlannerError as PlannerError
     from planner.known import show as show
+    from planner.output.pages import text as text
     from planner.output.write import export as export
     from planner.output.write import write as write
     from planner.plan.read import read_plan as read_plan
@@ -45,6 +46,7 @@ HOMES = {
     "read_plan": "plan.read",
     "show": "known",
     "size": "studies.size",
+    "text": "output.pages",
     "write": "output.write",
 }
 """Where each name lives."""

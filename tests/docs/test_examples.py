@@ -30,7 +30,8 @@ PAGES = sorted(p for p in (ROOT / "docs").rglob("*.md") if ">>> " in p.read_text
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_examples_of_a_page(page):
+def test_examples_of_a_page(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     found = doctest.testfile(str(page), module_relative=False, optionflags=FLAGS, encoding="utf-8")
     assert found.attempted and not found.failed
 
