@@ -6,20 +6,27 @@ import pytest
 
 from planner.cost import makespan, program
 from planner.planning import plan
+from planner.pricing import price
 from planner.question import Question
 from planner.search.stages import runs, single
 
-STEPS = 60_000
-"""Steps of simulated schedules, each of all stages and candidates at once."""
-CELLS = 500_000
+FREE, PINNED = (), ("tp=8", "pp=16")
+STEPS = {FREE: 60_000, PINNED: 150_000}
+"""Steps of simulated schedules, each of all stages and candidates at once; prices of pins are three more searches."""
+CELLS = {FREE: 100_000, PINNED: 600_000}
 """Choices of what stages may hold that are priced, and cells of tables that stages are cut with."""
-COMPILED = 1_000_000
+COMPILED = {FREE: 1_000_000, PINNED: 1_000_000}
 """Operations of schedules that are made ready for simulation."""
 
 
-@pytest.mark.parametrize("layers", [40, 80, 160, 320, 640])
+@pytest.mark.parametrize(
+    ("layers", "pins"),
+    [(40, FREE), (80, FREE), (160, FREE), (320, FREE), (640, FREE), (40, PINNED), (640, PINNED)],
+)
 @pytest.mark.parametrize("chips", [1024, 4096])
-def test_what_is_computed_is_bounded_whatever_the_number_of_layers(monkeypatch, chips, layers):
+def test_what_is_computed_is_bounded_whatever_the_number_of_layers(
+    monkeypatch, chips, layers, pins
+):
     counts = {"steps": 0, "cells": 0, "compiled": 0}
 
     def counted(module, name, key, size):
@@ -34,16 +41,36 @@ def test_what_is_computed_is_bounded_whatever_the_number_of_layers(monkeypatch, 
     makespan._KNOWN.clear()
     program.compile_schedule.cache_clear()
     counted(makespan, "simulate", "steps", lambda made, *_: len(made.levels))
-    counted(runs, "priced", "cells", lambda _, found, flying, __: found.run.size * len(flying))
+    counted(runs, "priced", "cells", lambda _, blocks, *__: blocks[..., 0].size)
+    counted(runs, "fit", "cells", lambda _, blocks, *__: blocks[..., 0].size)
+    counted(single, "may_reach", "cells", lambda table, *_: table.forward.size)
     counted(single, "solve", "cells", lambda table, *_: table.forward.size)
     counted(program, "compile_orders", "compiled", lambda orders: orders.kind.size)
     question = Question(
         model="llama-3-70b",
         cluster=f"h100-sxm:{chips}",
+        pins=pins,
         overrides={"layers": str(layers)},
     )
-    assert plan(question).step > 0
+    found = plan(question)
+    assert found.step > 0
+    assert len(found.pin_prices) == len(pins) + bool(pins)
     assert min(counts.values()) > 0
-    assert counts["steps"] < STEPS
-    assert counts["cells"] < CELLS
-    assert counts["compiled"] < COMPILED
+    assert counts["steps"] < STEPS[pins]
+    assert counts["cells"] < CELLS[pins]
+    assert counts["compiled"] < COMPILED[pins]
+
+
+def test_a_layer_more_on_every_stage_takes_the_same_whatever_their_number():
+    """Stages of equal layers: all that they take is linear in how many they hold, embedding and head apart."""
+    steps = []
+    for layers in (160, 320, 480):
+        question = Question(
+            model="llama-3-70b",
+            cluster="h100-sxm:1024",
+            global_batch=512,
+            overrides={"layers": str(layers)},
+        )
+        layout = {"dp": 8, "tp": 8, "pp": 16, "micro_batch": 1, "recompute": "full"}
+        steps.append(price(question, layout).step)
+    assert steps[2] - steps[1] == pytest.approx(steps[1] - steps[0], rel=1e-9)

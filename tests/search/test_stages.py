@@ -35,7 +35,7 @@ def table_of(schedule, m, layers, p, send, seed, refused=0.0):
     backward *= 1.0 + 0.3 * generator.integers(0, 2, shape)
     backward[generator.random(shape) < refused] = np.inf
     delays = send * generator.random(p)
-    return StageTable(schedule, m, sizes, forward, backward, forward, delays)
+    return StageTable(schedule, m, sizes, np.arange(layers + 1), forward, backward, forward, delays)
 
 
 def brute_force(table):
@@ -153,7 +153,14 @@ def test_long_models_are_cut_quickly_and_proven(layers, p, limit, again):
     backward = np.where(fits, 2.0 * own + 0.9 * again * repeated, np.inf)
     send = 0.01 * np.ones(p)
     table = StageTable(
-        Schedule.ONE_F_ONE_B, 4 * p, sizes, forward, backward, np.zeros_like(forward), send
+        Schedule.ONE_F_ONE_B,
+        4 * p,
+        sizes,
+        np.arange(layers + 1),
+        forward,
+        backward,
+        np.zeros_like(forward),
+        send,
     )
     begin = time.process_time()
     found = solve(table)

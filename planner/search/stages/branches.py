@@ -22,6 +22,10 @@ BATCH = 16
 """Cuts that are simulated together, those of the least bounds first."""
 MOST = 320
 """Cuts that are simulated in all."""
+PASSES = 1 << 22
+"""Forward passes in schedules that are simulated in all, as far as these do not repeat."""
+PERIODS = 3
+"""Micro-batches a stage after which a schedule repeats, about."""
 EQUAL = 1e-9
 """Relative difference of two makespans that counts as none."""
 
@@ -81,12 +85,16 @@ class Paths:
         for stage in reversed(range(p)):
             high = np.arange(layers + 1)[:, None] + table.sizes
             inside, high = high <= layers, np.minimum(high, layers)
-            own, after = self.own[stage], np.where(inside, rest[stage + 1][high], np.inf)
+            own, after = (
+                self.own[stage][table.kind],
+                np.where(inside, rest[stage + 1][high], np.inf),
+            )
             with np.errstate(invalid="ignore"):
                 stays = self.staying(stage, own) + self.later * after
-                longest = np.maximum(stays, self.once[stage] + path[stage + 1][high])
+                once = self.once[stage][table.kind]
+                longest = np.maximum(stays, once + path[stage + 1][high])
             open_ = np.isfinite(own + after)
-            passed = np.where(open_, self.through[stage] + after, np.inf)
+            passed = np.where(open_, self.through[stage][table.kind] + after, np.inf)
             rest[stage] = passed.min(axis=1) + self.both[stage]
             path[stage] = np.where(open_, longest, np.inf).min(axis=1) + self.pairs[stage]
         return rest, path
@@ -134,11 +142,13 @@ def branch(table: StageTable, best: IntArray, seconds: float) -> tuple[IntArray,
     times = table.times(cuts)
     bounds = stage_bound(table.schedule, table.micro_batches, *times[:2], table.send, times[2])
     order = np.argsort(bounds, kind="stable")
+    p = table.num_stages
+    most = min(MOST, PASSES // (p * min(table.micro_batches, PERIODS * p)))
     for first in range(0, len(cuts), BATCH):
         part = order[first : first + BATCH]
         if bounds[part[0]] >= seconds:
             break
-        if first >= MOST:
+        if first >= most:
             return best, seconds, False
         forward, backward, weight = (each[part] for each in times)
         found = makespan(table.schedule, table.micro_batches, forward, backward, table.send, weight)
@@ -159,14 +169,15 @@ def _longer(
     """Beginnings with every run of layers that the next stage may hold, if a cut that begins so may be faster."""
     low, crossed, rest = begun.end[:, None], paths.pairs[stage], behind[0][stage + 1]
     high = low + table.sizes
-    own = paths.own[stage][begun.end]
+    kind = table.kind[begun.end]
+    own = paths.own[stage][kind]
     inside = (high <= table.num_layers) & np.isfinite(own)
     high = np.minimum(high, table.num_layers)
     with np.errstate(invalid="ignore"):
         stays = begun.once[:, None] + paths.staying(stage, own) + crossed
         path = np.maximum(begun.path[:, None] + paths.later * (own + crossed), stays)
-        once = begun.once[:, None] + paths.once[stage][begun.end] + crossed
-        whole = begun.whole[:, None] + paths.through[stage][begun.end] + paths.both[stage]
+        once = begun.once[:, None] + paths.once[stage][kind] + crossed
+        whole = begun.whole[:, None] + paths.through[stage][kind] + paths.both[stage]
         bound = np.maximum(path + paths.later * rest[high], once + behind[1][stage + 1][high])
         bound = np.maximum(bound, whole + rest[high])
         row, place = np.nonzero(inside & (bound < known * (1.0 - EQUAL)))

@@ -5,7 +5,7 @@ Layers are recomputed in turn from all chunks of a stage, so that chunks stay as
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property, lru_cache
 
@@ -17,9 +17,8 @@ from planner.cost.makespan import makespan
 from planner.cost.orders import Schedule
 from planner.cost.prices import Prices, after_seconds, block_seconds, cut_of, weight_seconds
 from planner.search.stages.levelled import floor, solve
-from planner.search.stages.options import fastest
 from planner.search.stages.probes import Open, Settled, settle
-from planner.search.stages.runs import Runs
+from planner.search.stages.runs import Fastest, Runs
 from planner.units import Array, IntArray
 
 Key = tuple[tuple[int, ...], int]
@@ -37,9 +36,12 @@ class Chunked(Runs):
         """
         assert self.p.cut is not None
         even = self.p.cut.layers
-        bound = self._bound() + self._after()
+        after = self._after()
+        bound = self._bound() + after
         least = np.minimum(even, 1)
-        for count in self.counts(int(even.max())):
+        for count in self._counts(int(even.max())):
+            if self._levelled(count) + after >= reached:
+                continue
             pricing = Priced(self, count)
             if self.vpp > 1 and self.p.task.trainer.uneven_stages:
                 found = solve(pricing, pricing.stage, even, least, bound, reached)
@@ -51,6 +53,16 @@ class Chunked(Runs):
                 yield pricing.cut(even), 0.0
             if fits:
                 return  # recomputing more is no faster
+
+    def _counts(self, most: int) -> Sequence[int | None]:
+        """Numbers of layers of every chunk that run again as a whole, as they are tried; None where stages are free."""
+        if not self.counted:
+            return (None,)
+        if self.pp * self.vpp > 1:
+            return range(most + 1)
+        return [
+            int(each) for each in self.least(self.held([self.model.layers])).flat if each <= most
+        ]
 
     def _after(self) -> float:
         """Seconds that follow the schedule whatever the cut: those of the mean stage.
@@ -71,15 +83,12 @@ class Chunked(Runs):
     def _bound(self) -> float:
         """Seconds that no cut beats whatever its layers recompute.
 
-        Proof: :func:`planner.cost.bounds.lower_bound` holds for every division. Where layers are equal, stage i runs
-        all micro-batches of what it holds, after the first one has passed a chunk of every stage before, and the last
-        one's gradients go back through these under 1F1B's order; no such chunk is empty, but the first may be.
+        Proof: :func:`planner.cost.bounds.lower_bound` holds for every division.
         """
         p, schedule = self.p, Schedule(int(self.p.rows.schedule[0]))
-        mode = int(p.rows.recompute[0]) if self.mixing == "alike" else NONE
-        light = replace(p, rows=replace(p.rows, recompute=np.array([mode])))
-        forward, backward = _fastest(light)
+        forward, backward = _fastest(self._light)
         assert p.cut is not None
+        mode = int(self._light.rows.recompute[0])
         blocks = cut_blocks(self.model, uniform(p.cut.layers, mode), self.pp, folded=False)
         whole = blocks.sum(axis=(0, 1))
         send = p.delays(self.pp)[0]
@@ -87,21 +96,42 @@ class Chunked(Runs):
         bound = lower_bound(
             schedule, self.pp, m, self.vpp, whole @ forward, whole @ backward, send.min()
         )
+        return max(float(bound), self._levelled(None))
+
+    @cached_property
+    def _light(self) -> Prices:
+        """The layout, no layer of which runs again that may do without."""
+        mode = int(self.p.rows.recompute[0]) if self.mixing == "alike" else NONE
+        return replace(self.p, rows=replace(self.p.rows, recompute=np.array([mode])))
+
+    def _levelled(self, count: int | None) -> float:
+        """Seconds that no cut beats of whose chunks so many layers run again as a whole; None for any number.
+
+        Proof: where layers are equal, stage i runs all micro-batches of what it holds, after the first one has passed
+        a chunk of every stage before, and the last one's gradients go back through these under 1F1B's order; no such
+        chunk is empty, but the first may be. A stage holds no more than fits with all that its chunks may recompute.
+        """
         if len(self.model.blocks) > 1 or self.vpp == 1:
-            return float(bound)
+            return 0.0
+        found, loads = self._alone
+        if count is not None:
+            loads = np.where(found.full <= count * self.vpp, loads, np.inf)
+        return floor(loads, self.model.num_layers)
+
+    @cached_property
+    def _alone(self) -> tuple[Fastest, Array]:
+        """What stages hold at best, by the number of equal layers, and seconds until a schedule of it ends."""
+        p, both = self.p, Schedule(int(self.p.rows.schedule[0])) == Schedule.INTERLEAVED
+        assert p.cut is not None
         most = min(self.model.num_layers, 2 * int(p.cut.layers.sum()) // self.pp + 2)
-        found, known = self.choices([(0,) * n for n in range(most + 1)])
-        chosen = fastest(found, known)
-        stage = np.arange(self.pp)[:, None]
-        seconds = known.forward + known.backward
-        loads = np.where(chosen >= 0, seconds[stage, np.maximum(chosen, 0)], np.inf)
-        both = schedule == Schedule.INTERLEAVED
-        layer, first = 1 + mode * len(self.model.blocks), 0
+        found = self.fastest(self.held([(0,) * n for n in range(most + 1)]))
+        forward, backward = _fastest(self._light)
+        layer, first = 1 + int(self._light.rows.recompute[0]) * len(self.model.blocks), 0
         passed = np.full(self.pp, forward[layer] + both * backward[layer])
         passed[0] = forward[first] + both * backward[first]
-        passed += (1 + both) * send
+        passed += (1 + both) * p.delays(self.pp)[0]
         lead = np.cumsum(passed) - passed
-        return max(float(bound), floor(m * loads + lead[:, None], self.model.num_layers))
+        return found, int(p.micro_batches[0]) * found.seconds + lead[:, None]
 
 
 def _fastest(p: Prices) -> tuple[Array, Array]:
@@ -162,13 +192,13 @@ class Priced:
         every = list(self.keys)
         keys = [every[number] for number in numbers]
         place = {key: number for number, key in enumerate(dict.fromkeys(keys))}
-        found, costs = self.runs.choices([run for run, _ in place])
+        run, full, part, costs = self.runs.choices(self.runs.held([run for run, _ in place]))
         after = costs.after / self.jitter
         seconds = self.micro_batches * (costs.forward + costs.backward) + after
         slow = ~costs.fits | (seconds > known)
-        ways = np.broadcast_to([found.full, found.full + found.selective], (2, len(found.run)))
+        ways = np.array([full, full + part])
         table = np.stack([*np.repeat(ways[:, None], len(after), axis=1), after], axis=-1)
-        starts = np.searchsorted(found.run, np.arange(len(place) + 1))
+        starts = np.searchsorted(run, np.arange(len(place) + 1))
         options = []
         for number, key in enumerate(keys):
             stage, mine = number % self.runs.pp, slice(*starts[place[key] :][:2])
@@ -254,14 +284,10 @@ class Priced:
     def _learn(self, keys: dict[bytes, Key]) -> None:
         """Seconds and recompute of stages that were not met before."""
         if new := sorted(set(keys.values()) - self.keys.keys()):
-            whole = None if self.count is None else [count for _, count in new]
-            found, known = self.runs.choices([run for run, _ in new], whole)
-            chosen = fastest(found, known)
-            place = np.maximum(chosen, 0)
-            seconds = (known.forward + known.backward)[np.arange(self.runs.pp)[:, None], place]
-            seconds = np.where(chosen >= 0, seconds, np.inf)
-            self.seconds = np.concatenate([self.seconds, seconds], axis=1)
-            again = np.stack([found.full[place], found.selective[place]])
+            whole = None if self.count is None else np.array([count for _, count in new])
+            found = self.runs.fastest(self.runs.held([run for run, _ in new]), whole)
+            self.seconds = np.concatenate([self.seconds, found.seconds], axis=1)
+            again = np.stack([found.full, found.selective])
             self.again = np.concatenate([self.again, again], axis=2)
             self.keys |= {key: len(self.keys) + turn for turn, key in enumerate(new)}
         self.numbers |= {name: self.keys[key] for name, key in keys.items()}

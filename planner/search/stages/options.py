@@ -1,8 +1,4 @@
-"""What every stage may hold, from prices: for each run of layers the fastest recompute that fits.
-
-A stage is never faster for recomputing more, and neither is the schedule: so each stage alone takes the least seconds
-backwards that its memory allows, and only the cut is left to search.
-"""
+"""Runs of layers that stages may hold, and what they cost, whatever their layers recompute."""
 
 from __future__ import annotations
 
@@ -23,68 +19,64 @@ Mixing: TypeAlias = Literal["alike", "count", "stages"]
 """How layers may differ in what they recompute: not at all; every chunk the same number as a whole; by stage."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Choices:
-    """For some runs of layers every way to recompute them: the first ones as a whole, the next in part."""
+class Held:
+    """Runs of layers, each in the order in which its layers are recomputed."""
 
-    run: IntArray
-    """Which run of layers a choice is of; ``(choices,)``."""
-    full: IntArray
-    selective: IntArray
-    blocks: IntArray
-    """How many of each block, columns as in a widened table; ``(choices, blocks)``."""
+    def __init__(self, runs: Sequence[tuple[int, ...]], kinds: int) -> None:
+        """Counts the kinds of layers in every beginning of runs, given by their layers' kinds."""
+        self.length = np.array([len(run) for run in runs], dtype=np.int64)
+        longest = int(self.length.max())
+        self.sums = np.zeros((len(runs), longest + 1, kinds), dtype=np.int64)
+        for sums, run in zip(self.sums, runs, strict=True):
+            np.cumsum(np.eye(kinds, dtype=np.int64)[list(run)], axis=0, out=sums[1 : len(run) + 1])
+            sums[len(run) + 1 :] = sums[len(run)]
+        self.later = np.full((len(runs), longest + 1, kinds), longest + 1)
+        """Where the first layer of each kind stands that is not before a place; ``(runs, places, kinds)``."""
+        for place in reversed(range(longest)):
+            there = self.sums[:, place + 1] > self.sums[:, place]
+            self.later[:, place] = np.where(there, place, self.later[:, place + 1])
 
+    def blocks(self, run: IntArray, full: IntArray, selective: IntArray, ends: int) -> IntArray:
+        """How many of each block, columns as in a widened table.
 
-def choices(
-    runs: Sequence[tuple[int, ...]],
-    kinds: int,
-    ends: int,
-    allowed: Sequence[int],
-    whole: Sequence[int] | None = None,
-) -> Choices:
-    """Every way to recompute runs of layers.
+        Args:
+            run: which of the runs.
+            full: how many of its layers, from the first on, run again as a whole.
+            selective: how many of those that follow run again in part.
+            ends: columns of blocks behind the layers.
 
-    Args:
-        runs: kinds of the layers of every run, in the order in which they are chosen to be recomputed.
-        kinds: number of kinds.
-        ends: columns of blocks behind the layers.
-        allowed: modes of recompute that layers may have, indices into ``RECOMPUTE``.
-        whole: how many layers of every run are recomputed as a whole; None where runs are free.
-    """
-    parts = []
-    width = 1 + len(RECOMPUTE) * kinds + ends
-    for number, run in enumerate(runs):
-        size = len(run)
-        counts, none = np.arange(size + 1), np.zeros(1, np.int64)
-        ways = counts if FULL in allowed else none
-        full, selective = (
-            part.ravel()
-            for part in np.meshgrid(
-                ways if whole is None else ways[ways == whole[number]],
-                counts if SELECTIVE in allowed else none,
-                indexing="ij",
-            )
-        )
-        keeps = full + selective <= size
-        keeps &= (full + selective == size) | (NONE in allowed)
-        full, selective = full[keeps], selective[keeps]
-        sums = np.zeros((size + 1, kinds), dtype=np.int64)
-        sums[1:] = np.cumsum(np.eye(kinds, dtype=np.int64)[list(run)], axis=0)
-        blocks = np.zeros((len(full), width), dtype=np.int64)
-        last = sums[full + selective]
-        for mode, counts in (
-            (FULL, sums[full]),
-            (SELECTIVE, last - sums[full]),
-            (NONE, sums[size] - last),
-        ):
-            blocks[:, 1 + mode * kinds : 1 + (mode + 1) * kinds] = counts
-        parts.append((np.full(len(full), number), full, selective, blocks))
-    return Choices(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+        Shapes: what broadcasts together, and then ``(..., blocks)``.
+        """
+        whole, part = self.sums[run, full], self.sums[run, full + selective]
+        parts = {
+            FULL: whole,
+            SELECTIVE: part - whole,
+            NONE: self.sums[run, self.length[run]] - part,
+        }
+        kinds = whole.shape[-1]
+        table = np.zeros((*part.shape[:-1], 1 + len(RECOMPUTE) * kinds + ends), dtype=np.int64)
+        for mode, counts in parts.items():
+            table[..., 1 + mode * kinds : 1 + (mode + 1) * kinds] = counts
+        return table
+
+    def spans(self, run: IntArray, first: IntArray) -> tuple[IntArray, IntArray]:
+        """Counts of layers from a place on, least and most, between which no further kind of layer joins them.
+
+        Args:
+            run: which of the runs; ``(n,)``.
+            first: places in them; ``(..., n)``.
+
+        Shapes: ``(spans, ..., n)`` each; a span without counts has its most below its least.
+        """
+        joins = np.moveaxis(np.sort(self.later[run, first], axis=-1), -1, 0) - first + 1
+        left = self.length[run] - first
+        least = np.concatenate([np.zeros((1, *first.shape), np.int64), joins])
+        return least, np.minimum(np.concatenate([joins - 1, left[None]]), left)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Priced:
-    """Choices on every stage; arrays ``(stages, choices)``."""
+    """What runs cost on every stage; arrays ``(stages, n)``."""
 
     forward: Array
     """Seconds of one micro-batch."""
@@ -95,28 +87,21 @@ class Priced:
     fits: BoolArray
 
 
-def priced(p: Prices, found: Choices, flying: Array, limit: float | Array) -> Priced:
-    """Seconds of all choices on all stages of a single candidate, and whether they fit.
+def priced(p: Prices, blocks: IntArray, flying: Array, limit: float | Array) -> Priced:
+    """Seconds of what stages of a single candidate may hold, and whether it fits.
 
     Args:
         p: the candidate, its table widened.
-        found: the choices.
+        blocks: how many of each block beside embedding and head; ``(stages, n, blocks)``.
         flying: micro-batches whose activations each stage holds; ``(stages,)``.
         limit: bytes, of the median; of all stages or of each.
     """
     if p.mix is not None:
-        each = [priced(part, found, flying, limit) for part in p.mix.parts]
+        each = [priced(part, blocks, flying, limit) for part in p.mix.parts]
         slow = {n: p.mix.slowest([getattr(one, n)[None] for one in each])[0] for n in TIMES}
         full = p.mix.slowest([(~one.fits[None]).astype(np.float64) for one in each])[0]
         return Priced(**slow, fits=full == 0)
-    stages = len(flying)
-    blocks = np.repeat(found.blocks[None], stages, axis=0)
-    blocks[0, :, 0] = 1
-    blocks[-1, :, -1] = 1
-    if p.task.model.mtp:
-        blocks[-1, :, -2] = len(p.task.model.mtp)
-    flat = blocks.reshape(1, -1, blocks.shape[-1])
-    memory = memory_total(p, flat, np.repeat(flying, len(found.run))[None]).reshape(stages, -1)
+    blocks = _with_ends(p, blocks)
     forward, backward = block_seconds(p)
     there, back = blocks @ forward[0], blocks @ backward[0]
     return Priced(
@@ -124,28 +109,29 @@ def priced(p: Prices, found: Choices, flying: Array, limit: float | Array) -> Pr
         backward=back,
         after=after_seconds(p, blocks, there + back),
         weight=blocks @ weight_seconds(p)[0],
-        fits=memory <= np.reshape(limit, (-1, 1)),
+        fits=_fit(p, blocks, flying, limit),
     )
 
 
-def fastest(found: Choices, known: Priced, count: IntArray | None = None) -> IntArray:
-    """For every stage and run the choice that is fastest backwards and fits; -1 where none does.
+def fit(p: Prices, blocks: IntArray, flying: Array, limit: float | Array) -> BoolArray:
+    """Whether what stages may hold fits, as :func:`priced` has it; ``(stages, n)``."""
+    if p.mix is not None:
+        each = [~fit(part, blocks, flying, limit) for part in p.mix.parts]
+        return np.asarray(p.mix.slowest([one[None].astype(np.float64) for one in each])[0] == 0)
+    return _fit(p, _with_ends(p, blocks), flying, limit)
 
-    Args:
-        found: the choices.
-        known: their prices.
-        count: layers of every run that are recomputed as a whole; None where runs are free.
 
-    Shapes: ``(stages, runs)``.
-    """
-    allowed = known.fits
-    runs = int(found.run.max()) + 1
-    if count is not None:
-        allowed = allowed & (found.full == count[found.run]) & (found.selective == 0)
-    seconds = np.where(allowed, known.backward, np.inf)
-    starts = np.searchsorted(found.run, np.arange(runs))
-    best = np.minimum.reduceat(seconds, starts, axis=1)
-    hit = seconds == best[:, found.run]
-    place = np.where(hit & allowed, np.arange(len(found.run)), len(found.run))
-    first = np.minimum.reduceat(place, starts, axis=1)
-    return np.where(np.isinf(best), -1, first)
+def _with_ends(p: Prices, blocks: IntArray) -> IntArray:
+    """The same with the embedding on the first stage, and what ends the model on the last."""
+    blocks[0, :, 0] = 1
+    blocks[-1, :, -1] = 1
+    if p.task.model.mtp:
+        blocks[-1, :, -2] = len(p.task.model.mtp)
+    return blocks
+
+
+def _fit(p: Prices, blocks: IntArray, flying: Array, limit: float | Array) -> BoolArray:
+    stages, number, width = blocks.shape
+    flat = blocks.reshape(1, -1, width)
+    memory = memory_total(p, flat, np.repeat(flying, number)[None]).reshape(stages, -1)
+    return np.asarray(memory <= np.reshape(limit, (-1, 1)))

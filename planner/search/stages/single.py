@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -11,11 +11,11 @@ from planner.cost.cut import Cut
 from planner.cost.orders import Schedule
 from planner.cost.partition import even_cut
 from planner.cost.prices import block_seconds
-from planner.search.stages.options import Choices, Priced, fastest
-from planner.search.stages.runs import Runs
-from planner.search.stages.solver import EQUAL, PROVEN, Stages, scan, solve
+from planner.search.stages.options import Held
+from planner.search.stages.runs import Fastest, Runs
+from planner.search.stages.solver import EQUAL, PROVEN, Stages, possible, scan, solve
 from planner.search.stages.table import StageTable
-from planner.units import Array, IntArray
+from planner.units import Array, BoolArray, IntArray, unique
 
 SLACK = 2
 """Layers by which a stage may differ from its share beyond what embedding, head and recompute explain."""
@@ -37,32 +37,50 @@ class Single(Runs):
         if not len(sizes):
             return  # not even stages without layers
         layers = self.model.layers
+        kind, firsts = beginnings(layers, int(sizes.max()))
         numbers: dict[tuple[int, ...], int] = {}
-        runs = np.full((len(layers) + 1, len(sizes)), -1)
-        for place, size in enumerate(sizes.tolist()):
-            spans = [layers[low : low + size] for low in range(len(layers) + 1 - size)]
-            run = [numbers.setdefault(span, len(numbers)) for span in spans]
-            runs[: len(run), place] = run
-        found, known = self.choices(list(numbers))
-        lengths = np.array([len(each) for each in numbers])
+        runs = np.full((len(firsts), len(sizes)), -1)
+        for row, low in enumerate(firsts):
+            for place, size in enumerate(sizes.tolist()):
+                if low + size <= len(layers):
+                    span = layers[low : low + size]
+                    runs[row, place] = numbers.setdefault(span, len(numbers))
+        held = self.held(list(numbers))
         start = even_cut(len(layers), self.pp, 1)
-        seen = np.zeros((self.pp, len(lengths)), dtype=bool)
-        stage = np.arange(self.pp)[:, None]
-        seconds = self.p.micro_batches[0] * (known.forward + known.backward)
-        for count in self.counts(int(sizes.max())):
-            full = None if count is None else np.minimum(count, lengths)
-            chosen = fastest(found, known, full)
-            if not (new := (chosen >= 0) & ~seen).any():
-                continue  # every cut of it is a cut of fewer recomputed layers, no slower there
-            seen |= new
-            fast = (chosen >= 0) & (seconds[stage, chosen] < reached)
-            if np.where(fast, lengths, 0).max(axis=1).sum() < len(layers):
-                continue  # stages that are not busy for longer than what is reached hold too few layers
-            table, after = self._table(sizes, runs, chosen, known)
+        for whole in self._counts(held):
+            found = self.fastest(held, whole)
+            if self._most(held, self._busy(found) < reached) < len(layers):
+                return  # stages that are busy for less than what is reached hold too few layers, here and after
+            table, after = self._table(sizes, kind, runs, found)
             after = after / (1.0 + self.p.task.trainer.overhead.jitter)
+            if not may_reach(table, after, reached):
+                continue
             for stages, beaten, gap in self._solved(table, after, start, reached):
                 reached = min(reached, beaten)
-                yield self._cut(stages, sizes, runs, chosen, found), max(0.0, gap)
+                yield self._cut(stages, sizes, kind, runs, found), max(0.0, gap)
+
+    def _counts(self, held: Held) -> Iterator[IntArray | None]:
+        """How many layers of every run recompute: what is tried in turn, the same number for every chunk.
+
+        Only numbers with which something fits that did not with fewer: every other cut is one of fewer recomputed
+        layers too, no slower there.
+        """
+        if not self.counted:
+            yield None
+            return
+        least = self.least(held)
+        for count in unique(least[least <= held.length]):
+            if self._most(held, least <= count) >= self.model.num_layers:
+                yield np.minimum(count, held.length)
+
+    def _busy(self, found: Fastest) -> Array:
+        """Seconds of all micro-batches on every stage; ``(stages, runs)``."""
+        return np.asarray(self.p.micro_batches[0] * (found.known.forward + found.known.backward))
+
+    @staticmethod
+    def _most(held: Held, allowed: BoolArray) -> int:
+        """Layers of all stages that hold the longest run allowed; ``allowed`` is ``(stages, runs)``."""
+        return int(np.where(allowed, held.length, 0).max(axis=1).sum())
 
     def _solved(
         self, table: StageTable, after: Array, start: IntArray, reached: float
@@ -105,35 +123,70 @@ class Single(Runs):
         return np.arange(max(0, low), min(self.model.num_layers, high) + 1)
 
     def _table(
-        self, sizes: IntArray, runs: IntArray, chosen: IntArray, known: Priced
+        self, sizes: IntArray, kind: IntArray, runs: IntArray, found: Fastest
     ) -> tuple[StageTable, Array]:
         """What every stage may hold, and the seconds that follow the schedule; shapes as of the table's seconds."""
         stage = np.arange(self.pp)[:, None, None]
-        choice = np.where(runs >= 0, chosen[:, np.maximum(runs, 0)], -1)
-        empty = (sizes == 0) & (stage > 0) & (stage < self.pp - 1)
-        choice = np.where(empty, -1, choice)
+        allowed = (runs >= 0) & found.known.fits[:, runs]
+        allowed &= (sizes > 0) | (stage == 0) | (stage == self.pp - 1)
 
         def seconds(part: Array) -> Array:
-            return np.where(choice >= 0, part[stage, np.maximum(choice, 0)], np.inf)
+            return np.where(allowed, part[:, runs], np.inf)
 
         table = StageTable(
             schedule=Schedule(int(self.p.rows.schedule[0])),
             micro_batches=int(self.p.micro_batches[0]),
             sizes=sizes,
-            forward=seconds(known.forward),
-            backward=seconds(known.backward),
-            weight=seconds(known.weight),
+            kind=kind,
+            forward=seconds(found.known.forward),
+            backward=seconds(found.known.backward),
+            weight=seconds(found.known.weight),
             send=self.p.delays(self.pp)[0],
         )
-        return table, seconds(known.after)
+        return table, seconds(found.known.after)
 
     def _cut(
-        self, stages: Stages, sizes: IntArray, runs: IntArray, chosen: IntArray, found: Choices
+        self, stages: Stages, sizes: IntArray, kind: IntArray, runs: IntArray, found: Fastest
     ) -> Cut:
         low = np.cumsum(stages.layers) - stages.layers
-        run = runs[low, np.searchsorted(sizes, stages.layers)]
-        choice = chosen[np.arange(self.pp), run]
-        return Cut(stages.layers, found.full[choice], found.selective[choice])
+        run = runs[kind[low], np.searchsorted(sizes, stages.layers)]
+        stage = np.arange(self.pp)
+        return Cut(stages.layers, found.full[stage, run], found.selective[stage, run])
+
+
+def beginnings(layers: Sequence[int], longest: int) -> tuple[IntArray, list[int]]:
+    """First layers from which on the same kinds follow, as far as a run may reach.
+
+    Args:
+        layers: kinds of layers.
+        longest: of a run.
+
+    Returns:
+        For every first layer, and the end, which of the others it is alike; and those.
+
+    >>> beginnings((0, 1, 1, 1, 1), 2)
+    (array([0, 1, 1, 1, 1, 1]), [0, 1])
+    """
+    text = np.array(layers, dtype=np.uint16).tobytes()
+    kind: list[int] = []
+    firsts: dict[bytes, int] = {}
+    for low in range(len(layers) + 1):
+        mine = text[2 * low : 2 * (low + longest)]
+        alike = mine if mine in firsts else next((f for f in firsts if f.startswith(mine)), mine)
+        kind.append(list(firsts).index(alike) if alike in firsts else len(firsts))
+        firsts.setdefault(alike, low)
+    return np.array(kind), list(firsts.values())
+
+
+def may_reach(table: StageTable, after: Array, reached: float) -> bool:
+    """Whether some cut may take less than what is reached; arguments as in :meth:`Single._solved`.
+
+    Every stage is busy with all micro-batches, and what follows the slowest stage follows all.
+    """
+    busy = table.micro_batches * (table.forward + table.backward)
+    fast = table.where(busy + after < reached)
+    whole = scan(fast, lambda _, before, own: before + own)
+    return whole is not None and possible(fast, whole[0], reached - least_maximum(fast, after))
 
 
 def least_maximum(table: StageTable, each: Array) -> float:

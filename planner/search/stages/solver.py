@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import combinations_with_replacement, product
-from math import comb
+from math import comb, isqrt
 
 import numpy as np
 
@@ -31,6 +31,10 @@ EXHAUSTIVE = 1500
 """Number of cuts up to which every one is simulated."""
 SIMULATED = 8
 """Neighbours of a cut that are simulated: those of the least bounds."""
+LABELS = 32
+"""Sums and paths of beginnings that are told apart where they end at the same layer."""
+MOVED = 1 << 18
+"""Cuts that move a layer, times their stages, that are looked at together."""
 ROUNDS = 12
 """Rounds of improvement at most."""
 CLOSE = 1e-4
@@ -75,7 +79,7 @@ def solve(table: StageTable, start: IntArray | None = None, known: float = np.in
     least = scan(table, lambda _, before, own: before + own)
     if least is None:
         return None
-    if not _possible(table, least[0], known):
+    if not possible(table, least[0], known):
         return None
     stay = scan(table, _staying(table)) or least
     twice = least[0] if table.schedule == Schedule.ONE_F_ONE_B else 0.0
@@ -101,7 +105,7 @@ def _branched(table: StageTable, known: Stages) -> Stages:
     return Stages(found, seconds, seconds if whole else min(known.bound, seconds))
 
 
-def _possible(table: StageTable, whole: float, known: float) -> bool:
+def possible(table: StageTable, whole: float, known: float) -> bool:
     """Whether some cut could be faster than what is known; where not, no cut is.
 
     A stage that works w_i on a micro-batch runs all m of them; and under 1F1B the path that stays on it takes
@@ -176,30 +180,43 @@ def _all(table: StageTable) -> Stages | None:
 
 
 def scan(table: StageTable, combine: Combine, start: float = 0.0) -> tuple[float, IntArray] | None:
-    """Least value after the last stage, and the cut that has it, for values that grow with the value before."""
-    p, layers = table.num_stages, table.num_layers
-    ends = np.arange(layers + 1)
-    source = ends - table.sizes[:, None]
-    inside, source = source >= 0, np.maximum(source, 0)
+    """Least value after the last stage, and the cut that has it, for values that grow with the value before.
+
+    Of the ends of every stage only those are looked at that the stages before it and behind it leave.
+    """
+    p, layers, sizes = table.num_stages, table.num_layers, table.sizes
     seconds = table.forward + table.backward
-    own = np.where(inside, seconds[:, source, np.arange(len(table.sizes))[:, None]], np.inf)
-    value = np.full(layers + 1, np.inf)
-    value[0] = start
-    chosen = np.zeros((p, layers + 1), np.int64)
-    for stage in range(p):
-        before = value[source]
-        with np.errstate(invalid="ignore"):
-            found = combine(stage, before, own[stage])
-        found = np.where(np.isinf(own[stage]) | (before == np.inf), np.inf, found)
-        place = found.argmin(axis=0)
-        value, chosen[stage] = found[place, ends], table.sizes[place]
-    if np.isinf(value[layers]) and value[layers] > 0:
+    open_ = np.asarray(np.isfinite(seconds).any(axis=1))
+    if not open_.any(axis=1).all():
         return None
-    cut, place = np.zeros(p, np.int64), layers
+    first, last = open_.argmax(axis=1), len(sizes) - open_[:, ::-1].argmax(axis=1)
+    least, most = sizes[first], sizes[last - 1]
+    low = np.maximum(np.cumsum(least), layers - (most.sum() - np.cumsum(most)))
+    high = np.minimum(np.cumsum(most), layers - (least.sum() - np.cumsum(least)))
+    if (low > high).any():
+        return None
+    begin, value = 0, np.array([start])
+    chosen = []
+    for stage in range(p):
+        places = np.arange(first[stage], last[stage])[:, None]
+        ends = np.arange(low[stage], high[stage] + 1)
+        source = ends - sizes[places]
+        inside = (source >= begin) & (source < begin + len(value))
+        source = np.where(inside, source, begin)
+        before, own = value[source - begin], seconds[stage, table.kind[source], places]
+        with np.errstate(invalid="ignore"):
+            found = combine(stage, before, own)
+        found = np.where(inside & np.isfinite(own) & (before < np.inf), found, np.inf)
+        place = found.argmin(axis=0)
+        begin, value = int(low[stage]), found[place, np.arange(len(ends))]
+        chosen.append(sizes[place + first[stage]])
+    if np.isinf(value[0]) and value[0] > 0:
+        return None
+    cut, end = np.zeros(p, np.int64), layers
     for stage in reversed(range(p)):
-        cut[stage] = chosen[stage, place]
-        place -= cut[stage]
-    return float(value[layers]), cut
+        cut[stage] = chosen[stage][end - low[stage]]
+        end -= cut[stage]
+    return float(value[0]), cut
 
 
 def _staying(table: StageTable) -> Combine:
@@ -225,14 +242,14 @@ def staying_bound(table: StageTable, found: float) -> float:
     p, m, pairs = table.num_stages, table.micro_batches, table.pairs
     layers, sizes = table.num_layers, table.sizes.tolist()
     seconds = (table.forward + table.backward).tolist()
-    rest = _rests(table).tolist()
+    rest, kind = _rests(table).tolist(), table.kind.tolist()
     labels: dict[int, list[tuple[float, float]]] = {0: [(0.0, -np.inf)]}
     for stage in range(p):
         times = m - p + stage
         after: dict[int, list[tuple[float, float]]] = {}
         sent, left = float(pairs[stage]), float(pairs[stage + 1 :].sum())
         for low, (place, size) in product(labels, enumerate(sizes)):
-            high, own = low + size, seconds[stage][low][place]
+            high, own = low + size, seconds[stage][kind[low]][place]
             if high > layers or own + rest[stage + 1][high] == np.inf:
                 continue
             limit = found * (1.0 - EQUAL) - 2.0 * rest[stage + 1][high] - left
@@ -254,18 +271,25 @@ def _rests(table: StageTable) -> Array:
     for stage in reversed(range(p)):
         for place, size in enumerate(table.sizes):
             last = max(0, layers + 1 - size)
-            found = seconds[stage, :last, place] + rest[stage + 1, size : size + last]
+            own = seconds[stage, table.kind[:last], place]
+            found = own + rest[stage + 1, size : size + last]
             np.minimum(rest[stage, :last], found, out=rest[stage, :last])
     return rest
 
 
 def _undominated(labels: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Those for which no other is smaller in both."""
+    """Those for which no other is smaller in both; where these are many, neighbours become what is less in each."""
     kept: list[tuple[float, float]] = []
     for total, path in sorted(labels):
         if not kept or path < kept[-1][1]:
             kept.append((total, path))
-    return kept
+    each = -(-len(kept) // LABELS)
+    if each <= 1:
+        return kept
+    return [
+        (part[0][0], part[-1][1])
+        for part in (kept[at : at + each] for at in range(0, len(kept), each))
+    ]
 
 
 def _least_period(table: StageTable, whole: float, cuts: list[IntArray]) -> tuple[float, IntArray]:
@@ -334,11 +358,14 @@ def _improved(table: StageTable, cuts: IntArray) -> tuple[IntArray, float]:
 
 
 def _neighbours(table: StageTable, cut: IntArray) -> IntArray:
-    """Cuts that give one layer of a stage to another stage."""
-    p = table.num_stages
-    giver, taker = (part.ravel() for part in np.indices((p, p)))
-    near = np.repeat(cut[None], p * p, axis=0)
-    rows = np.arange(p * p)
+    """Cuts that give one layer of a stage to another: of the busiest ones to the idlest, where stages are many."""
+    forward, backward, _ = table.times(cut[None])
+    order = np.argsort((forward + backward)[0, :, 0], kind="stable")
+    some = isqrt(MOVED // len(order))
+    takers, givers = np.sort(order[:some]), np.sort(order[-some:])
+    giver, taker = (part.ravel() for part in np.meshgrid(givers, takers, indexing="ij"))
+    near = np.repeat(cut[None], len(giver), axis=0)
+    rows = np.arange(len(giver))
     near[rows, giver] -= 1
     near[rows, taker] += 1
     near = near[(giver != taker) & (near >= 0).all(axis=1)]

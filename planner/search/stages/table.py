@@ -18,8 +18,10 @@ class StageTable:
     micro_batches: int
     sizes: IntArray
     """Numbers of layers that a stage may hold, ascending; ``(sizes,)``."""
+    kind: IntArray
+    """For every first layer of a run, and the end, which of the kinds below it begins; ``(layers + 1,)``."""
     forward: Array
-    """One micro-batch; ``(stages, layers + 1, sizes)``, by the first layer of the run."""
+    """One micro-batch; ``(stages, kinds, sizes)``, by what the run begins with."""
     backward: Array
     """Recompute included; same shape."""
     weight: Array
@@ -38,7 +40,7 @@ class StageTable:
 
     @property
     def num_layers(self) -> int:
-        return int(self.forward.shape[1]) - 1
+        return len(self.kind) - 1
 
     def times(self, cuts: IntArray) -> tuple[Array, Array, Array]:
         """Forward, backward and weight seconds of cuts.
@@ -50,7 +52,7 @@ class StageTable:
         known = (place < len(self.sizes)) & (
             self.sizes[np.minimum(place, len(self.sizes) - 1)] == cuts
         )
-        index = (np.arange(self.num_stages), low, np.minimum(place, len(self.sizes) - 1))
+        index = (np.arange(self.num_stages), self.kind[low], np.minimum(place, len(self.sizes) - 1))
         return tuple(  # type: ignore[return-value]
             np.where(known, part[index], np.inf)[..., None]
             for part in (self.forward, self.backward, self.weight)
@@ -60,7 +62,7 @@ class StageTable:
         """What a table of the same shape has for a cut; ``(stages,)``."""
         low = np.cumsum(layers) - layers
         return np.asarray(
-            part[np.arange(self.num_stages), low, np.searchsorted(self.sizes, layers)]
+            part[np.arange(self.num_stages), self.kind[low], np.searchsorted(self.sizes, layers)]
         )
 
     def where(self, mask: BoolArray) -> StageTable:
