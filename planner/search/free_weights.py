@@ -15,7 +15,7 @@ import numpy as np
 
 from planner.cost.collectives import collective
 from planner.cost.resharding import StepKind
-from planner.cost.states import state_bytes
+from planner.cost.states import state_bytes, temporary_bytes
 from planner.errors import PlannerError
 from planner.graph.placement import Kind, Layout, Shard
 from planner.search.free_axes import Space, Strategies
@@ -50,7 +50,11 @@ class Weight:
     whole: Array
     """Bytes of what is gathered where its states are sharded, while operators use it. Shapes: (states,)."""
     gradient: Array
-    """Bytes of its gradient beside the states, before it is scattered and while it is made. Shapes: (states,)."""
+    """Bytes of its whole gradient where its states are sharded, until it is scattered. Shapes: (states,)."""
+    making: Array
+    """Bytes that making its gradient takes more. Shapes: (states,)."""
+    stepped: Array
+    """Bytes of temporaries while the optimizer steps, of all layers. Shapes: (states,)."""
     tables: tuple[Array, ...]
     """Of every operator 0 where a strategy goes with a state, else inf. Shapes: (strategies, states) each."""
 
@@ -98,7 +102,9 @@ def _weight(
         seconds=taken,
         usage=wish.layers * bytes_ / s.mesh.ranks(inside),
         whole=gathered * apart,
-        gradient=_gradient(s, name, elements, apart, codes),
+        gradient=state_bytes(s.task).gradients * apart * (s.block.tensors[name].kind != "frozen"),
+        making=_making(s, name, elements, codes),
+        stepped=_stepped(s, name, wish.layers * elements / s.mesh.ranks(inside), apart),
         tables=tuple(np.where(_suits(one, codes), 0.0, np.inf) for one in own),
     )
 
@@ -180,22 +186,24 @@ def _moves(
     return moves, each * elements, gathered
 
 
-def _gradient(s: Space, name: str, elements: Array, apart: Array, codes: IntArray) -> Array:
-    """Bytes of a weight's gradient that are held only while it is made. Shapes: (states,).
-
-    Whole where its states are sharded, and what the trainer takes more for one matrix, of experts one's.
-    """
+def _making(s: Space, name: str, elements: Array, codes: IntArray) -> Array:
+    """Bytes that the trainer takes more while a weight's gradient is made: for one matrix, of experts one's."""
     tensor = s.block.tensors[name]
-    if tensor.kind == "frozen":
+    if tensor.kind == "frozen" or "vocab" in tensor.dims:
         return np.zeros_like(elements)
-    matrix = elements
+    more = s.task.trainer.memory.wgrad_bytes * elements
     if "experts" in tensor.dims:
         cut = s.mesh.ranks(codes == 2 + s.plain.tensors[name].dims.index("experts"))
-        matrix = elements * cut / s.block.sizes["experts"]
-    if "vocab" in tensor.dims:
-        matrix = np.zeros_like(elements)
-    more = s.task.trainer.memory.wgrad_bytes
-    return np.asarray(state_bytes(s.task).gradients * apart + more * matrix)
+        more = more * cut / s.block.sizes["experts"]
+    return np.asarray(more)
+
+
+def _stepped(s: Space, name: str, parameters: Array, apart: Array) -> Array:
+    """Bytes that the optimizer takes beside a weight's states: of a part at once where these are sharded."""
+    if s.block.tensors[name].kind == "frozen":
+        return np.zeros_like(parameters)
+    at_once = np.minimum(parameters, s.task.trainer.memory.step_params)
+    return temporary_bytes(s.task) * np.where(apart > 0, at_once, parameters)
 
 
 def _joint(s: Space, kind: Kind, axes: BoolArray, size: Array) -> Array:

@@ -5,14 +5,15 @@ micro-batches hold what they save. Of this one a tensor and every copy of it sta
 run, what is saved until the first that saves it has run backwards; a conversion holds both its ends beside the operator
 that waits for it or left it. The gradient of a tensor, and of a copy, stands from the last reader's backward pass to
 the writer's or first reader's; what another reader adds to it is a buffer of its own. A weight whose states are sharded
-is whole between its first and its last operator, and so is its gradient.
+is whole between its first and its last operator, and so is its gradient; where the trainer hides gathers and
+reductions behind compute, a weight is whole one operator earlier and its gradient one later. Then the optimizer steps.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -33,10 +34,16 @@ from planner.units import Array, BoolArray, IntArray
 
 
 class Moment(NamedTuple):
-    """An operator runs forwards or backwards."""
+    """An operator runs forwards or backwards, or the optimizer steps."""
 
-    phase: Phase
+    phase: Phase | Literal["step"]
     operator: str
+
+    def __str__(self) -> str:
+        """What happens, as a sentence says it."""
+        if self.phase == "step":
+            return f"the {self.operator} steps"
+        return f"{self.operator} runs {self.phase}s"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -90,7 +97,7 @@ def moments(form: Form) -> tuple[Moment, ...]:
         (Moment("forward", n) for n in names),
         (Moment("backward", n) for n in names[::-1]),
     )
-    return (*ahead, *back)
+    return (*ahead, *back, Moment("step", "optimizer"))
 
 
 def live(form: Form, nodes: Nodes, *, keep: bool, choice: IntArray | None = None) -> Live:
@@ -102,7 +109,7 @@ def live(form: Form, nodes: Nodes, *, keep: bool, choice: IntArray | None = None
         keep: one layout a saved tensor is kept, and others are made again backwards.
         choice: without ``keep``, the one of which it is asked: every layout that a saver reads is kept.
     """
-    count = 2 * len(form.every)
+    count = 2 * len(form.every) + 1
     spans = [s for s in _spans(form, nodes, keep, choice) if s.lo < s.hi and s.size.any()]
     turned = tuple(
         Span(s.nodes[::-1], s.lo, s.hi, s.size.T) if s.nodes != tuple(sorted(s.nodes)) else s
@@ -117,9 +124,13 @@ def _spans(form: Form, nodes: Nodes, keep: bool, choice: IntArray | None) -> Ite
     end, others = 2 * len(form.every), form.held - 1.0
     for weight, node in zip(form.weights, nodes.weights, strict=True):
         first, last = min(weight.operators), max(weight.operators)
-        yield Span((node,), 0, end, weight.usage)
-        yield Span((node,), first, last + 1, weight.whole)
-        yield Span((node,), end - 1 - last, end - first, weight.whole + weight.gradient)
+        early, late = form.hides("all-gather"), form.hides("reduce-scatter")
+        yield Span((node,), 0, end + 1, weight.usage)
+        yield Span((node,), max(0, first - early), last + 1, weight.whole)
+        yield Span((node,), max(last + 1, end - 1 - last - early), end - first, weight.whole)
+        yield Span((node,), end - 1 - last, min(end, end - first + late), weight.gradient)
+        yield Span((node,), end - 1 - last, end - first, weight.making)
+        yield Span((node,), end, end + 1, weight.stepped)
     for number, size in enumerate(loose(form)):
         yield Span((number,), 0, end, others * size)
         yield Span((number,), number, end - number, size)

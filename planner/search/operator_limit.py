@@ -283,12 +283,11 @@ class _Search:
         searched = (
             "" if not self.heap else f" It was searched for {self.seconds:g} s, not to the end."
         )
-        at = q.moments[int(plane.over.argmax())]
         return PlannerError.of(
             "N02",
             f"The block cannot keep within {show_bytes(q.limit)} a rank.{searched}",
-            f"The least found is {show_bytes(float(plane.over.max()))} more, while {at.operator} runs "
-            f"{at.phase}s: give it more, or more ranks.",
+            f"The least found is {show_bytes(float(plane.over.max()))} more, while "
+            f"{q.moments[int(plane.over.argmax())]}: give it more, or more ranks.",
         )
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from planner.cost.resharding import Conversions
+from planner.cost.resharding import Conversions, StepKind
 from planner.errors import PlannerError, listed, nearest
 from planner.search.copies import Tree, Trees, leaves
 from planner.search.free_axes import (
@@ -27,7 +27,7 @@ from planner.search.free_axes import (
     stand,
     strategies,
 )
-from planner.search.free_weights import Weight, weights_of
+from planner.search.free_weights import Weight, weight_exposed, weights_of
 from planner.search.wish import Wish
 from planner.units import Array, IntArray
 
@@ -56,6 +56,10 @@ class Form:
         if again and not expert:
             return 0.0  # beside the product that makes the input's gradient
         return overlap.ep if expert else overlap.tp
+
+    def hides(self, kind: StepKind) -> bool:
+        """Whether a weight is gathered, or its gradient reduced, while other operators run."""
+        return weight_exposed(self.space, self.wish, kind) < 1.0
 
     def seconds(self, one: Stand, *, again: bool = False) -> Array:
         """Exposed seconds of a tensor's conversions. Shapes: (states, states)."""

@@ -280,7 +280,9 @@ def test_a_stage_holds_its_layers_and_what_is_in_flight(block, share, stage):
 
 def held_by(block, mesh, task, pins, **stage):
     wish = Wish(sequences=4, pins=pins, memory_limit=1e15, **stage)
-    return np.array(list(solve_block(block, mesh, task, wish).held.values()))
+    *passes, step = solve_block(block, mesh, task, wish).held.items()
+    assert step[0] == ("step", "optimizer")
+    return np.array([held for _, held in passes])
 
 
 @given(blocks(most=4), st.floats(0.3, 1.0))

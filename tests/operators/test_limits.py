@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -10,6 +11,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from planner.errors import PlannerError
+from planner.search.copies import star
 from planner.search.free_axes import space
 from planner.search.liveness import Live, Moment, Span, live, moments
 from planner.search.operator_limit import Limited, limited, proved
@@ -19,6 +21,7 @@ from planner.search.operator_problem import Nodes, Numbers, form_of, numbers
 from planner.search.operators import Wish, solve_block
 from planner.search.solver import Memory, build
 from planner.search.solver.solve import solve
+from planner.trainers.registry import get_trainer
 from tests.operators.test_targets import MESHES, asked
 from tests.search.problems import examples
 from tests.solver.solver_cases import problems
@@ -239,3 +242,41 @@ def test_a_search_that_runs_out_of_time_says_so(monkeypatch):
     wish = Wish(sequences=16, memory_limit=0.3 * free.memory, time_limit=30.0)
     found = solve_block(block, mesh, task, wish)
     assert free.seconds < found.bound < found.seconds * (1 - 1e-3)
+
+
+def held_by_weights(trainer, **wish):
+    """Bytes of a block's weights at every moment with states sharded over four ranks, states alone, each operator's."""
+    block, mesh, task = asked("llama-3-8b", {"a": 4})
+    task = replace(task, trainer=get_trainer(trainer))
+    form = form_of(space(block, mesh, task, 64), Wish(sequences=64, **wish))
+    trees = {one.name: star(len(one.readers)) for one in form.stands}
+    _, nodes = numbers(form, trees, keep=True)
+    held, states = np.zeros(2 * len(form.every) + 1), 0.0
+    for weight, node in zip(form.weights, nodes.weights, strict=True):
+        state = weight.groups.index((0,))
+        states += float(weight.usage[state])
+        for span in live(form, nodes, keep=True).spans:
+            if span.nodes == (node,):
+                held[span.lo : span.hi] += span.size[state]
+    each = [
+        sum(block.elements(block.tensors[weight].dims) for weight in one.op.weights)
+        for one in form.every
+    ]
+    return held, states, np.array(each, dtype=np.float64)
+
+
+def test_what_is_hidden_is_held_longer():
+    """A weight gathered ahead is whole one operator earlier; a gradient reduced behind compute one later."""
+    shown, _, each = held_by_weights("megatron")
+    hidden, _, _ = held_by_weights("megatron", overlapped=True)
+    after, before = np.append(each[1:], 0.0), np.append(0.0, each[:-1])
+    backward = 2.0 * before + 4.0 * after
+    assert hidden - shown == pytest.approx(np.concatenate([2.0 * after, backward[::-1], [0.0]]))
+
+
+def test_the_optimizer_steps_when_the_passes_are_over():
+    """A fused step takes nothing beside the states, an eager one two numbers a parameter."""
+    for trainer, taken in (("megatron", 0.0), ("fsdp", 8.0)):
+        held, states, each = held_by_weights(trainer)
+        assert held[-1] == pytest.approx(states + taken * each.sum() / 4)
+        assert held[:-1].min() >= states * (1 - 1e-12)

@@ -62,7 +62,7 @@ def with_states(block, plan, share):
     return {
         at: held
         - (1 - share) * states
-        + (2.0 if at.phase == "forward" else 6.0) * whole[at.operator]
+        + (2.0 if at.phase == "forward" else 6.0) * whole.get(at.operator, 0.0)
         for at, held in plan.held.items()
     }
 

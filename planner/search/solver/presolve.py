@@ -28,9 +28,12 @@ COMPARED = 1024
 DOMINANCE_SHARE = 0.5
 """Part of the time of a reduction after which it is not looked for any more."""
 
+ROUNDING = 1e-9
+"""Share of the limit by which sums of least usages may exceed it."""
+
 
 class InfeasibleError(ValueError):
-    """No choice avoids what is forbidden."""
+    """No choice avoids what is forbidden and keeps the limit."""
 
 
 class _LateError(Exception):
@@ -336,6 +339,8 @@ def _reduced(
             break
         problem = replace(problem, costs=np.where(unfit, np.inf, problem.costs))
     line = line or timeline_of(problem.memory, problem.sizes)
+    if problem.memory and (line.room < -ROUNDING * problem.memory.limit).any():
+        raise InfeasibleError("at some time even the least usages exceed the limit")
     small, kept, gone, constant = without_free(problem, np.diff(line.first) == 0, deadline)
     first = np.append(line.first[kept], line.first[-1])
     return Core(small, line._replace(first=first), views, tuple(gone), kept, problem, constant)
