@@ -15,6 +15,7 @@ from planner.search.solver.clock import NEVER, Clock, Deadline
 from planner.search.solver.compiled import HAVE_NUMBA
 from planner.search.solver.decomposition import Dual
 from planner.search.solver.elimination import solve_exactly
+from planner.search.solver.graph import graph_of
 from planner.search.solver.ilp import solve_ilp, usage
 from planner.search.solver.presolve import InfeasibleError, presolve, without
 from planner.search.solver.problem import Memory, build
@@ -146,6 +147,30 @@ def test_the_solver_is_exact_on_small_problems(problem):
 @given(problems(nodes=7))
 def test_elimination_and_the_solver_agree_without_memory(problem):
     assert solve(problem, effort=1).cost == solve_exactly(problem).value
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.integers(0, 2**32 - 1))
+def test_tables_of_equal_numbers_and_different_shapes_stay_different(seed):
+    rng = np.random.default_rng(seed)
+    sizes = rng.permutation([1, 2, 2, 4, 4])
+    store = rng.integers(0, 3, 16).astype(float)
+    edges = [(i, j) for i, j in itertools.combinations(range(5), 2) if rng.random() < 0.6]
+    tables = [store[: sizes[i] * sizes[j]].reshape(sizes[i], sizes[j]) for i, j in edges]
+    problem = build([rng.integers(0, 2, k).astype(float) for k in sizes], edges, tables, None)
+    want = brute_force(problem)
+    assert solve(problem, effort=1).cost == solve_exactly(problem).value == want
+    g = graph_of(problem)
+    own = {(e.item(), a): g.own_rows[k] for a in range(5) for k, e in _arcs(g, a)}
+    for (i, j), table in zip(edges, tables, strict=True):
+        for (b, a), rows in (((j, i), table), ((i, j), table.T)):
+            at = own[b, a]
+            assert (g.tables[at : at + table.size] == rows.ravel()).all()
+
+
+def _arcs(graph, node):
+    """Numbers and other ends of a node's arcs."""
+    return [(k, graph.other[k]) for k in range(graph.adj[node], graph.adj[node + 1])]
 
 
 def chain(count, width, seed):

@@ -30,20 +30,22 @@ class Graph(NamedTuple):
     leaves: IntArray
     """Where the message to the other end lies: one number a strategy there. Shape (2m,)."""
     tables: Array
-    """All distinct tables, then all transposed."""
+    """All distinct tables, then all transposed, once for each shape that they are read in."""
 
 
 def graph_of(problem: Problem) -> Graph:
     """Rows of neighbours for a problem's edges; equal tables stay shared."""
     count, first, second = len(problem.sizes), problem.edges[:, 0], problem.edges[:, 1]
     edges, size = len(first), len(problem.tables)
-    tables = np.concatenate([problem.tables, np.empty_like(problem.tables)])
-    shapes = np.stack([problem.table_of, problem.sizes[first], problem.sizes[second]], axis=1)
-    for at, rows, columns in np.unique(shapes, axis=0):
-        stop = at + rows * columns
-        tables[size + at : size + stop] = tables[at:stop].reshape(rows, columns).T.ravel()
+    each = np.stack([problem.table_of, problem.sizes[first], problem.sizes[second]], axis=1)
+    shapes, of = np.unique(each, axis=0, return_inverse=True)
+    at = size + offsets(shapes[:, 1] * shapes[:, 2])  # one store serves tables of several shapes
+    tables = np.concatenate([problem.tables, np.empty(at[-1] - size)])
+    for (begin, rows, columns), to in zip(shapes, at[:-1], strict=True):
+        table = problem.tables[begin : begin + rows * columns].reshape(rows, columns)
+        tables[to : to + table.size] = table.T.ravel()
     node, other = np.concatenate([first, second]), np.concatenate([second, first])
-    straight, turned = problem.table_of, problem.table_of + size
+    straight, turned = problem.table_of, at[:-1][of.ravel()]
     to_first = offsets(problem.sizes[first])
     to_second = to_first[-1] + offsets(problem.sizes[second])
     by = np.lexsort((other, node))
