@@ -12,7 +12,7 @@ demo: $(BIN)/python
 	$(BIN)/shardwright plan llama-3-70b --cluster h100-sxm:256
 
 test: $(VENV)/.developing
-	$(BIN)/python -m pytest -n auto
+	$(BIN)/python -m pytest -n auto -rs
 
 # The trainers' own parsers and groups, on a CPU: gigabytes of packages, so in an environment of its own.
 # Megatron and MaxText ask for a newer Python than the code needs that is run here.

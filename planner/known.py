@@ -17,7 +17,7 @@ from planner.frontends.model_file import dump_model, read_model
 from planner.frontends.model_schema import ModelDescription
 from planner.frontends.recipe_file import RecipeFile
 from planner.frontends.yaml_source import load_yaml
-from planner.graph.architecture import Architecture
+from planner.graph.architecture import STATED, Architecture
 from planner.graph.blocks import build_model
 from planner.hardware.chip import Chip
 from planner.hardware.cluster import Cluster
@@ -163,7 +163,10 @@ def _model(arch: Architecture) -> Shown:
     }
     lines = [f"#   {name}  ({', '.join(dims)})" for name, dims in model.operator_dims().items()]
     told = "\n".join(["", "# operators and their dims, as --pin names them", *lines, ""])
-    return Shown(dump_model(arch) + told, data)
+    text, length = dump_model(arch), f"max_seq: {arch.max_seq}\n"
+    if arch.assumed != STATED:
+        text = text.replace(length, f"{length[:-1]}  # {arch.assumed}\n")
+    return Shown(text + told, data)
 
 
 def _chip(chip: Chip) -> Shown:
@@ -203,7 +206,7 @@ def _trainer(trainer: Trainer) -> Shown:
 
 def _with_unit(part: str, key: str, value: Json) -> str:
     """A trainer's number as a person reads it; what has no unit is a share or a count."""
-    if part == "overhead" and key in ("step", "layer"):
+    if part == "overhead" and key in ("step", "operator", "exchange") and value is not None:
         return show_seconds(value)
     if key == "runtime_bytes":
         return show_bytes(value)

@@ -10,6 +10,8 @@ from typing import Literal, TypeAlias
 
 NormKind: TypeAlias = Literal["rms", "layer", "layer-no-bias", "none"]
 """``rms`` has a weight, ``layer`` weight and bias, ``layer-no-bias`` a weight, ``none`` (non-parametric) neither."""
+STATED = "model's maximum"
+"""What the longest sequence is where the model states it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +102,7 @@ class Architecture:
     vocab: int
     max_seq: int
     """Longest sequence the model card states; the default of ``--seq-len``."""
-    assumed: str = "model's maximum"
+    assumed: str = STATED
     """What ``max_seq`` is, in words."""
     kinds: tuple[Layer, ...]
     layers: tuple[int, ...]

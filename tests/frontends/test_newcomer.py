@@ -124,6 +124,20 @@ def test_shown_hardware_is_a_file_that_show_reads(
         assert capsys.readouterr().out == text
 
 
+def test_a_length_that_the_family_gives_is_said_to_be_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keys = {"model_type": "gpt2", "vocab_size": 50257, "n_embd": 768, "n_layer": 12, "n_head": 12}
+    file = tmp_path / "config.json"
+    for more, said in (
+        ({}, "max_seq: 1024  # usual for the family; no n_positions"),
+        ({"n_positions": 512}, "max_seq: 512"),
+    ):
+        file.write_text(json.dumps(keys | more))
+        assert main(["show", str(file)]) == 0
+        assert said in capsys.readouterr().out.splitlines()
+
+
 def test_a_folder_is_shown_without_a_slash(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

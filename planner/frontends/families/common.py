@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from planner.frontends.families.config import MAX_LAYERS, Config
-from planner.graph.architecture import Architecture, Attention, Experts, Layer, NormKind
+from planner.graph.architecture import STATED, Architecture, Attention, Experts, Layer, NormKind
 from planner.units import Json
 
 Family: TypeAlias = Callable[[Config], Architecture]
@@ -56,7 +56,7 @@ def shape(
         layers=c.size(*layers, most=MAX_LAYERS),
         vocab=c.size(*vocab, default=default_vocab),
         max_seq=c.size(*seq, default=default_seq, most=10**9),
-        assumed="model's maximum" if c.states(*seq) else f"usual for the family; no {seq[0]}",
+        assumed=STATED if c.states(*seq) else f"usual for the family; no {seq[0]}",
         tied=c.flag("tie_word_embeddings", default=tied),
     )
 
