@@ -14,6 +14,7 @@ from itertools import pairwise
 
 from planner.plan.figures import Timeline, TimelineRow
 from planner.plan.schema import Plan
+from planner.report.sends import sent
 from planner.units import GIB, Json
 
 COMPUTE, DOWN, UP, COLLECTIVES = 1, 2, 3, 4
@@ -106,38 +107,11 @@ def _sent(
     plan: Plan, drawn: Timeline, row: TimelineRow, passes: list[tuple[float, float, int]]
 ) -> Iterator[Json]:
     """Activations to the stage of the next chunk, gradients to that of the one before."""
-    chunks = len(plan.stages[row.stage].layers)
-    free = {DOWN: 0.0, UP: 0.0}
-    for _, end, place in passes:
-        kind, chunk = row.kinds[place], row.chunk[place]
-        if kind == "W":
-            continue
-        other, boundary = _next(drawn, row.stage, chunk, chunks, back=kind != "F")
-        if other is None or not drawn.sends[boundary]:
-            continue
-        lane = DOWN if kind == "F" else UP
-        start = max(end, free[lane])
-        free[lane] = start + drawn.sends[boundary]
-        yield _slice(row.stage, lane, f"to stage {other}", start, free[lane], {
-            "micro_batch": row.micro_batch[place], "chunk": chunk,
+    for each in sent(drawn, row, len(plan.stages[row.stage].layers), passes):
+        lane = DOWN if each.down else UP
+        yield _slice(row.stage, lane, f"to stage {each.other}", each.start, each.end, {
+            "micro_batch": row.micro_batch[each.place], "chunk": row.chunk[each.place],
         })  # fmt: skip
-
-
-def _next(
-    drawn: Timeline, stage: int, chunk: int, chunks: int, *, back: bool
-) -> tuple[int | None, int]:
-    """The stage that a pass is handed to, if another, and the boundary that it crosses."""
-    count, folded = drawn.num_stages, drawn.folded
-    depth = [[stage + count * turn for turn in range(chunks)], [stage, 2 * count - 1 - stage]]
-    after = depth[folded][chunk] + (-1 if back else 1)
-    if not 0 <= after < count * chunks:
-        return None, 0
-    turn, place = divmod(after, count)
-    other = count - 1 - place if folded and turn % 2 else place
-    if other == stage:
-        return None, 0
-    low, high = min(stage, other), max(stage, other)
-    return other, low if high - low == 1 and (folded or (stage < other) != back) else count - 1
 
 
 def _ended(row: TimelineRow, end: float) -> Iterator[Json]:

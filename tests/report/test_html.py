@@ -24,6 +24,7 @@ from planner.report.numbers import gib, percent
 from planner.report.tables import plain
 from planner.report.text import render, verdict
 from planner.search.breakdown import LABELS
+from planner.report.trace import render_trace
 from planner.units import GIB, show_seconds
 from tests.report.reports import QUESTIONS, TABS, planned, report, stated
 
@@ -210,6 +211,15 @@ def test_every_operation_and_layout_is_drawn(name: str) -> None:
             peers = re.search(rf'<path d="([^"]*)" class="peers {place.axis}"', text)
             assert peers is not None
             assert peers[1].count("M") == place.size
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_every_send_is_drawn(name: str) -> None:
+    events = json.loads(render_trace(planned(name)))["traceEvents"]
+    sends = [event for event in events if event["name"].startswith("to stage")]
+    drawn = re.findall(r'<path d="([^"]*)" class="sends"', report(name))
+    assert sum(path.count("M") for path in drawn) == len(sends)
+    assert ("sends, hidden ones too" in report(name)) == bool(sends)
 
 
 @pytest.mark.parametrize("name", SMALL)

@@ -9,6 +9,7 @@ from markupsafe import Markup
 from planner.plan.figures import Timeline, TimelineRow
 from planner.report.html.svg import drawing, element, text, ticks
 from planner.report.numbers import time_unit
+from planner.report.sends import sent
 from planner.units import show_seconds
 
 WIDTH, LEFT, TOP = 1000.0, 64.0, 8.0
@@ -19,6 +20,7 @@ KINDS = {
     "W": ("late", "backward, weights"),
 }
 """Colours and words of the kinds of operation, by their letters."""
+SENDS = ("sends", "sends, hidden ones too")
 BREAK, APART = 30.0, 130.0
 """Width of the gap that stands for what is left out, and the room for the words below it."""
 
@@ -26,20 +28,25 @@ BREAK, APART = 30.0, 130.0
 def legend(timeline: Timeline) -> list[tuple[str, str]]:
     """Colours and words of the kinds that are drawn."""
     drawn = {letter for row in timeline.rows for letter in row.kinds}
-    return [entry for letter, entry in KINDS.items() if letter in drawn]
+    kinds = [entry for letter, entry in KINDS.items() if letter in drawn]
+    return [*kinds, SENDS] if any(timeline.sends) else kinds
 
 
 def draw(timeline: Timeline) -> Markup:
     """The drawing; the script finds stages, micro-batches and times in its ``data-`` attributes."""
     rows = timeline.rows
     height = max(10.0, min(26.0, 420.0 / len(rows)))
-    gap = 3.0 if height > 14 else 1.5
+    gap = 5.0 if height > 14 else 2.0
     room = WIDTH - LEFT - (BREAK if timeline.left_out else 0)
     scale = room / timeline.drawn
     lanes = [
-        _lane(row, TOP + index * (height + gap), height, scale, timeline)
+        element(
+            "g", *_lane(row, TOP + index * (height + gap), height, scale, timeline),
+            _sends(row, TOP + index * (height + gap) + height, gap, scale, timeline),
+            class_="lane", data_stage=row.stage,
+        )
         for index, row in enumerate(rows)
-    ]
+    ]  # fmt: skip
     labels = [
         text(
             LEFT - 8, TOP + i * (height + gap) + height / 2 + 4, f"stage {row.stage}", "axis", "end"
@@ -64,7 +71,9 @@ def _x(seconds: float, scale: float, timeline: Timeline) -> float:
     return LEFT + seconds * scale + (BREAK if behind else 0)
 
 
-def _lane(row: TimelineRow, y: float, height: float, scale: float, timeline: Timeline) -> Markup:
+def _lane(
+    row: TimelineRow, y: float, height: float, scale: float, timeline: Timeline
+) -> list[Markup]:
     """One stage: its waiting as a bed, its operations as one path for each kind and parity of the chunk."""
     width = timeline.drawn * scale + (BREAK if timeline.left_out else 0)
     bed = element("rect", x=LEFT, y=y, width=width, height=height, class_="bed")
@@ -84,7 +93,23 @@ def _lane(row: TimelineRow, y: float, height: float, scale: float, timeline: Tim
                 data_chunk=" ".join(str(row.chunk[i]) for i in mine) if len(row.seconds["F"]) > 1 else None,
             )
         )  # fmt: skip
-    return element("g", bed, *paths, class_="lane", data_stage=row.stage)
+    return [bed, *paths]
+
+
+def _sends(row: TimelineRow, y: float, room: float, scale: float, timeline: Timeline) -> Markup:
+    """What a stage sends, as a strip below it."""
+    ends = (
+        start + row.seconds[k][c]
+        for start, k, c in zip(row.start, row.kinds, row.chunk, strict=True)
+    )
+    passes = [
+        (start, end, place) for place, (start, end) in enumerate(zip(row.start, ends, strict=True))
+    ]
+    shape, height = "", 0.6 * room
+    for each in sent(timeline, row, len(row.seconds["F"]), passes):
+        left, right = _x(each.start, scale, timeline), _x(each.end, scale, timeline)
+        shape += f"M{left:.5g} {y + 0.2 * room:.5g}h{max(right - left, 0.05):.3g}v{height:.3g}H{left:.5g}z"
+    return element("path", d=shape, class_="sends") if shape else Markup()
 
 
 def _span(row: TimelineRow, i: int, scale: float, timeline: Timeline) -> tuple[float, float]:
