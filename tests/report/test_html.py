@@ -23,8 +23,8 @@ from planner.report.html.treemap import Box, squarified
 from planner.report.numbers import gib, percent
 from planner.report.tables import plain
 from planner.report.text import render, verdict
-from planner.search.breakdown import LABELS
 from planner.report.trace import render_trace
+from planner.search.breakdown import LABELS
 from planner.units import GIB, show_seconds
 from tests.report.reports import QUESTIONS, TABS, planned, report, stated
 

@@ -29,7 +29,7 @@ def legend(timeline: Timeline) -> list[tuple[str, str]]:
     """Colours and words of the kinds that are drawn."""
     drawn = {letter for row in timeline.rows for letter in row.kinds}
     kinds = [entry for letter, entry in KINDS.items() if letter in drawn]
-    return [*kinds, SENDS] if any(timeline.sends) else kinds
+    return [*kinds, SENDS] if timeline.num_stages > 1 and any(timeline.sends) else kinds
 
 
 def draw(timeline: Timeline) -> Markup:
