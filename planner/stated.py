@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from planner.candidates import Candidates, distinct, single
+from planner.candidates import FOLDED, Candidates, distinct, single
 from planner.cost.prices import Prices, prices, with_cut
 from planner.cost.step import exact
 from planner.errors import Fault, PlannerError, listed
@@ -121,6 +121,7 @@ def filled(task: Task, given: Mapping[str, int], degrees: Mapping[str, int]) -> 
         "sharding": max(level for level in levels if level <= 1 or min(levels) > 1),
         "sp": int(True in task.trainer.sequence_parallel and degrees["tp"] > 1),
         "schedule": 2 if given.get("vpp", 1) > 1 else 1,
+        "vpp": 2 if given.get("schedule") in FOLDED and degrees["pp"] > 1 else 1,
     }
     return single(**(usual | dict(given) | dict(degrees)))
 
@@ -146,7 +147,9 @@ def ways(stated: Stated, pins: Pins, *, usual: bool) -> Candidates:
         rows = build_space(stated.task, Pins((*stated.fixed.pins, *free.pins))).candidates
     wrong = [*_contradicted(own, stated.row)]
     if not len(rows):
-        wrong += [*faults(stated.task, stated.row)] or [*_contradicted(free, stated.row)]
+        wrong += [*faults(stated.task, stated.row, {p.column for p in stated.pins.pins})] or [
+            *_contradicted(free, stated.row)
+        ]
         rows = stated.row
     if wrong:
         raise PlannerError(*wrong)

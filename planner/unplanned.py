@@ -21,7 +21,7 @@ from planner.search.operator_faults import unsatisfied
 from planner.search.semi_automatic import plan_operators
 from planner.search.space import build_space, degree_rows
 from planner.stated import filled, usual_row
-from planner.trainers.registry import faults
+from planner.trainers.registry import faults, with_able
 from planner.trainers.trainer import Task
 from planner.trainers.wording import divisors
 
@@ -74,9 +74,9 @@ def _fewest_faults(known: Understood) -> tuple[Fault, ...]:
         rule.fault(task, choices[0]) for rule in own if not rule.keeps(task, table).any()
     )
     if guilty:
-        return guilty
+        return with_able(task, guilty, table, pinned)
     broken = sum((~rule.keeps(task, table)).astype(int) for rule in task.trainer.rules)
-    return tuple(faults(task, choices[int(np.argmin(broken))]))
+    return faults(task, choices[int(np.argmin(broken))], pinned)
 
 
 def _of_the_roles(known: Understood, broken: tuple[Fault, ...]) -> tuple[Fault, ...]:

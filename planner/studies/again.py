@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +14,13 @@ from planner.plan.schema import Alternative, Plan
 from planner.question import Question, Understood
 
 PARTS = ("model", "cluster", "recipe", "trainer")
+STATED = {
+    "seq": ("seq", "--seq-len"),
+    "global_batch": ("global batch", "--global-batch"),
+    "precision": ("precision", "--precision"),
+    "optimizer": ("optimizer", "--optimizer"),
+}
+"""What a plan tells of its recipe: the word for it, and the option that states it."""
 SAME = 1e-6
 """Share of the step within which a plan that is priced again must find its time."""
 
@@ -45,6 +53,8 @@ def reopen(plan: Plan, name: str = "The plan") -> Again:
         for part in PARTS
         if getattr(known.fingerprints, part) != getattr(plan.fingerprints, part)
     ]
+    if changed == ["recipe"] and (other := _otherwise(plan, known)):
+        raise PlannerError(_made_with(name, other))
     if changed:
         raise PlannerError(stale(name, f"its {listed(changed, 'and')} changed since"))
     now = price(question, layout_of(plan.degrees, plan.pins)).step
@@ -75,13 +85,41 @@ def staleness(plan: Plan, name: str = "The plan") -> str:
     return ""
 
 
+def _otherwise(plan: Plan, known: Understood) -> list[tuple[str, str, str, str]]:
+    """What a plan was made with and the recipe now says otherwise: a word, its option, both values."""
+    made, now = plan.recipe, known.task.recipe
+    return [
+        (word, option, str(getattr(made, field)), str(getattr(now, field)))
+        for field, (word, option) in STATED.items()
+        if getattr(made, field) != getattr(now, field)
+    ]
+
+
+def _made_with(name: str, other: Sequence[tuple[str, str, str, str]]) -> Fault:
+    """What to say of a plan whose recipe says something else now."""
+    was = listed([f"{word} {before}" for word, _, before, _ in other], "and")
+    now = listed(
+        [after if len(other) == 1 else f"{word} {after}" for word, _, _, after in other], "and"
+    )
+    flags = "".join(f" {option} {after}" for _, option, _, after in other)
+    return Fault(
+        "V01",
+        f"{name} was made with {was}; the recipe says {now}. Its times are not valid.",
+        _ways_out(name, flags),
+    )
+
+
+def _ways_out(name: str, flags: str = "") -> tuple[str, ...]:
+    return (
+        f"Price it again:  shardwright price --like {name}{flags}",
+        f"Search again:    shardwright plan --like {name}{flags}",
+    )
+
+
 def stale(name: str, why: str) -> Fault:
     """What to say of a plan whose times do not hold any more."""
     return Fault(
         "V01",
         f"{name} is stale: {why}. Its times are not valid.",
-        (
-            f"Price it again:  shardwright price --like {name}",
-            f"Search again:    shardwright plan --like {name}",
-        ),
+        _ways_out(name),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from planner.candidates import SCHEDULES, SPLIT, Candidates
@@ -14,10 +14,11 @@ from planner.trainers.generations import current
 from planner.trainers.megatron import MEGATRON
 from planner.trainers.mindspeed import MINDSPEED
 from planner.trainers.mindspore import MINDSPORE
-from planner.trainers.rules import allowed, broken
+from planner.trainers.rules import broken
 from planner.trainers.torchtitan import TORCHTITAN
 from planner.trainers.trainer import Task, Trainer
-from planner.trainers.wording import value
+from planner.trainers.wording import every, value
+from planner.units import BoolArray
 
 TRAINERS: tuple[Trainer, ...] = tuple(
     map(current, (MEGATRON, TORCHTITAN, FSDP, DEEPSPEED, MINDSPORE, MINDSPEED))
@@ -58,16 +59,48 @@ def check_runs(trainer: Trainer, chip: Chip, precision: str) -> None:
     raise PlannerError.of("T03", what, f"Trainers that do: {listed(able, 'and')}.")
 
 
-def faults(task: Task, candidates: Candidates) -> tuple[Fault, ...]:
-    """Everything that is wrong with a single stated layout; trainers that could run it are named."""
-    found = broken(task, candidates)
-    if not any(fault.code == "T01" for _, fault in found):
-        return tuple(fault for _, fault in found)
-    able = [t.name for t in TRAINERS if allowed(replace(task, trainer=t), candidates)[0]]
+def faults(
+    task: Task, candidates: Candidates, stated: Collection[str] | None = None
+) -> tuple[Fault, ...]:
+    """Everything that is wrong with a single stated layout; trainers that could run it are named.
+
+    Args:
+        task: the question.
+        candidates: a table of one row.
+        stated: columns that a person fixed, which another trainer would have to take; all where None.
+    """
+    found = tuple(fault for _, fault in broken(task, candidates))
+    return with_able(task, found, candidates, stated)
+
+
+def with_able(
+    task: Task, found: tuple[Fault, ...], candidates: Candidates, stated: Collection[str] | None
+) -> tuple[Fault, ...]:
+    """The same faults; those that another trainer would not have name the ones that can.
+
+    Arguments as in :func:`faults`; ``candidates`` are any number of layouts, one of which a trainer must take.
+    """
+    if all(fault.code != "T01" for fault in found):
+        return found
+    able = [
+        trainer.name
+        for trainer in TRAINERS
+        if trainer.runs_on(task.cluster.chip, task.recipe.precision)
+        and _takes(replace(task, trainer=trainer), candidates, stated).any()
+    ]
     others = (f"Trainers that can: {listed(able, 'and')}.",) if able else ()
-    return tuple(
-        Fault(f.code, f.what, f.fix + others, f.where) if f.code == "T01" else f for _, f in found
-    )
+    if not able and all(fault.code == "T01" for fault in found):
+        others = ("No other trainer can.",)
+    return tuple(replace(f, fix=f.fix + others) if f.code == "T01" else f for f in found)
+
+
+def _takes(task: Task, candidates: Candidates, stated: Collection[str] | None) -> BoolArray:
+    """Which layouts keep the rules that look at what is stated alone."""
+    keeps = every(candidates.tp)
+    for rule in task.trainer.rules:
+        if stated is None or rule.needs <= set(stated):
+            keeps &= rule.keeps(task, candidates)
+    return keeps
 
 
 def padding(task: Task, chunks: Sequence[int]) -> tuple[str, ...]:

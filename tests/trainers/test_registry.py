@@ -185,4 +185,4 @@ def test_virtual_stages_under_another_schedule_name_all_that_have_them() -> None
     with pytest.raises(PlannerError) as caught:
         plan(replace(asked, pins=("vpp=5", "schedule=1f1b")))
     (fault,) = caught.value.faults
-    assert fault.fix == ("It can with interleaved or zb-h1.",)
+    assert fault.fix == ("It can with interleaved or zb-h1.", "No other trainer can.")

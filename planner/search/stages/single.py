@@ -165,7 +165,7 @@ def beginnings(layers: Sequence[int], longest: int) -> tuple[IntArray, list[int]
         For every first layer, and the end, which of the others it is alike; and those.
 
     >>> beginnings((0, 1, 1, 1, 1), 2)
-    (array([0, 1, 1, 1, 1, 1]), [0, 1])
+    (array([0, 1, 1, 1, 1, 0]), [0, 1])
     """
     text = np.array(layers, dtype=np.uint16).tobytes()
     kind: list[int] = []

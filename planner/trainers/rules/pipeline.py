@@ -11,6 +11,8 @@ from planner.trainers.wording import around, closest, divisors, value
 from planner.units import BoolArray
 
 WEIGHTS = SHARDING.index("ZeRO-3")
+STATED = 32
+"""Chunks up to which their layers are written out."""
 INTERLEAVED, DUALPIPEV = (SCHEDULES.index(name) for name in ("interleaved", "dualpipev"))
 
 
@@ -72,6 +74,8 @@ def _chunks_fault(task: Task, candidates: Candidates) -> Fault:
     pp, vpp = value(candidates, "pp"), value(candidates, "vpp")
     layers = task.model.num_layers
     what = f"{layers} layers cannot be cut equally into pp {pp} × {vpp} virtual stages, as {task.trainer.name} needs."
+    if pp * vpp > layers:
+        what = f"pp {pp} × {vpp} virtual stages are {pp * vpp}, more than the {layers} layers."
     fits = sorted({v for n in cut_places(task) if n % pp == 0 for v in divisors(n // pp) if v > 1})
     if fits:
         better = f"With pp {pp}, vpp can be {listed([1, *closest(fits, vpp)])}."
@@ -80,7 +84,10 @@ def _chunks_fault(task: Task, candidates: Candidates) -> Fault:
         better = f"{shown or f'pp {pp} can do without virtual stages.'} Drop --pin vpp={vpp}."
     else:
         better = f"pp can be {listed(closest(divisors(layers), pp))}."
-    return Fault("P01", what, (better,))
+    unequal = even_cut(layers, pp * vpp).replace(", ", "+")
+    if not task.trainer.uneven_stages or pp * vpp > min(layers, STATED):
+        return Fault("P01", what, (better,))
+    return Fault("P01", what, (better, f"Or say how unequal ones are: stage-layers={unequal}"))
 
 
 CHUNKS = Rule(

@@ -12,7 +12,7 @@ from planner.graph.operator import PER_SEQUENCE, Block, DimName, Operator
 from planner.graph.placement import AxisName
 from planner.trainers.trainer import Rule, Task
 from planner.trainers.wording import can, closest, divisors, every, value
-from planner.units import BoolArray, IntArray
+from planner.units import BoolArray, IntArray, show_bytes
 
 EXPERT_AXES = frozenset({"ep", "etp", "edp"})
 HEADS = frozenset({"heads", "kv_heads"})
@@ -113,9 +113,24 @@ def _kv_heads_fault(task: Task, candidates: Candidates) -> Fault:
     wrong = next(s for s in sizes if s % tp and not (_copies(task) and tp % s == 0))
     fault = _cannot(task, "D02", "tp", tp, ("kv_heads", wrong))
     if trainer.copies_kv and not task.copy_kv and tp % wrong == 0:
-        copy = f"{trainer.name} can copy key/value heads: add --pin kv-heads=copy."
+        more = show_bytes(_copied_bytes(task, tp) / value(candidates, "pp"))
+        upto = "up to " if value(candidates, "pp") == 1 else ""
+        copy = f"{trainer.name} can copy key/value heads: add --pin kv-heads=copy ({upto}+{more} a chip)."
         return Fault(fault.code, fault.what, (copy,))
     return fault
+
+
+def _copied_bytes(task: Task, tp: int) -> float:
+    """Bytes of weights and gradients that a chip holds more with whole key/value heads than with its share of them."""
+    each = {"weight": task.recipe.weight_bytes + task.trainer.memory.gradient_bytes}
+    more = 0.0
+    for block in (task.model.blocks[kind] for kind in task.model.layers):
+        heads = block.sizes.get("kv_heads", tp)
+        for weight in block.weights():
+            if "kv_heads" in weight.dims and heads < tp:
+                held = block.elements(weight.dims) * (1.0 / heads - 1.0 / tp)
+                more += held * each.get(weight.kind, task.recipe.weight_bytes)
+    return more
 
 
 KV_HEADS = Rule(
