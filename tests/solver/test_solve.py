@@ -267,17 +267,3 @@ def test_too_little_memory_is_told_however_late():
         else:
             with pytest.raises(InfeasibleError, match="least usages"):
                 presolve(problem, late)
-
-
-@settings(max_examples=100, deadline=None)
-@given(st.integers(0, 2**32 - 1))
-def test_equal_numbers_in_tables_of_unequal_shape(seed):
-    """A table of 2 by 2 and one of 1 by 4 that hold the same numbers are turned over differently."""
-    rng = np.random.default_rng(seed)
-    same = rng.integers(0, 3, 4).astype(float)
-    costs = [rng.integers(0, 3, k).astype(float) for k in (2, 2, 1, 4, 3)]
-    pairs = [(0, 1), (2, 3), (1, 3), (0, 4), (3, 4), (1, 4)]
-    others = [rng.integers(0, 4, [len(costs[v]) for v in pair]).astype(float) for pair in pairs[2:]]
-    problem = build(costs, pairs, [same.reshape(2, 2), same.reshape(1, 4), *others])
-    found = solve(problem, effort=1)
-    assert found.cost == found.bound == solve_exactly(problem).value

@@ -246,7 +246,7 @@ def _joint_tables(
             costs[start[b] : start[b + 1]] += square[0] - square[0, 0]
         else:
             edges.append((a, b))
-            tables.append(target.reshape(sizes[a], sizes[b]))
+            tables.append(target)
     return edges, tables
 
 

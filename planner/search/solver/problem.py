@@ -143,16 +143,13 @@ def build(
 
 
 def share(tables: Sequence[Array]) -> tuple[Array, IntArray]:
-    """Tables of equal shape and numbers stored once: the flat store and where each starts in it.
-
-    Of equal shape, since one place in the store is turned over as one table (:func:`graph.graph_of`).
-    """
-    at: dict[tuple[tuple[int, ...], bytes], int] = {}
+    """Equal tables stored once: the flat store and where each table starts in it."""
+    at: dict[bytes, int] = {}
     kept: list[Array] = []
     table_of = np.zeros(len(tables), dtype=np.int64)
     end = 0
     for edge, table in enumerate(tables):
-        key = table.shape, table.tobytes()
+        key = table.tobytes()
         if key not in at:
             at[key] = end
             kept.append(table.ravel())
