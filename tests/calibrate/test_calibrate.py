@@ -6,14 +6,17 @@ import copy
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from cli.main import main
-from planner.calibrate.calibrate import IDENTIFIED, calibrate
+from planner.calibrate.calibrate import IDENTIFIED, NORMAL, calibrate
 from planner.calibrate.evaluate import evaluate_runs, predict
 from planner.calibrate.fit import Parameter, apply
 from planner.calibrate.own_cluster import case_on, profile
+from planner.calibrate.readings import step_seconds
 from planner.calibrate.runs import Run
 from planner.errors import PlannerError
 from planner.frontends.cluster_file import read_cluster
@@ -89,13 +92,36 @@ def test_a_slow_network_is_told_from_a_slow_chip() -> None:
 def test_memory_has_a_factor_of_its_own_from_two_runs_on_and_is_told_or_said_not_to_be() -> None:
     slow = calibrate(rows(memory=0.6, sp=False), profile(SPEC))
     memory = next(i for i in slow.factors if i.parameter.field == "memory_efficiency")
-    assert (
-        0.6 < memory.factor < 0.98
-    )  # towards the slower memory; six runs tell no more than the prior
+    assert 0.6 < memory.factor < 1.0
     said = any(text.startswith("passes over memory") for text in slow.unidentified)
     assert said == (memory.spread > IDENTIFIED * memory.parameter.width)
     (only,) = calibrate(rows(count=1), profile(SPEC)).factors
     assert only.parameter.field == "compute"
+
+
+@pytest.mark.parametrize("true", [{"memory": 0.6, "sp": False}, {"network": 0.6}, {"speed": 0.97}])
+def test_factors_are_the_means_of_what_priors_and_runs_leave_possible(true: dict[str, Any]) -> None:
+    """Normal errors on steps whose logs are linear in those of the factors: ``W Sᵀ (S W Sᵀ + n²)⁻¹ y``."""
+    runs, cluster = rows(**true), profile(SPEC)
+    found = calibrate(runs, cluster).factors
+    cases = [case_on(run, cluster) for run in runs]
+    at = {i.parameter: i.factor for i in found}
+
+    def steps(factors: dict[Parameter, float]) -> np.ndarray:
+        return np.log([found.step for found in predict([apply(case, factors) for case in cases])])
+
+    small, base, logs = 1e-3, steps(at), np.log(list(at.values()))
+    moved = [steps(at | {p: factor * np.exp(small)}) for p, factor in at.items()]
+    slopes = (np.stack(moved, axis=1) - base[:, None]) / small
+    noise = np.log1p(spread("step", "hopper", "megatron").noise) / NORMAL
+    prior = np.diag([p.width**2 for p in at])
+    gain = (
+        prior @ slopes.T @ np.linalg.inv(slopes @ prior @ slopes.T + noise**2 * np.eye(len(runs)))
+    )
+    told = np.log([step_seconds(run)[0] or np.nan for run in runs]) - base + slopes @ logs
+    assert logs == pytest.approx(gain @ told, abs=0.01)
+    left = np.sqrt(np.diag(prior - gain @ slopes @ prior))
+    assert [i.spread for i in found] == pytest.approx(left.tolist(), rel=0.1)
 
 
 def test_the_profile_reads_back_and_later_commands_use_it(tmp_path: Path) -> None:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from planner.calibrate.divisions import division
 from planner.calibrate.evaluate import evaluate, evaluate_runs
 from planner.calibrate.mixtures import parts_of
+from planner.calibrate.row_task import case_of
 from planner.calibrate.runs import Run, read_runs
+from planner.cost.prices import after_seconds, block_seconds, prices
 
 RUNS = Path(__file__).parents[2] / "../shared/facts/runs"
 ROW = {
@@ -143,15 +146,29 @@ def test_boundaries_of_stages_are_layers():
     assert division(run_of(notes="stage boundaries [0, 6, 12, 18, 24]")) == (6, 6, 6, 6)
     assert division(run_of(notes="stage boundaries [0, 6, 24]")) == ()
     assert division(run_of()) == ()
-    even, uneven = evaluate_runs(
-        [run_of(id="a"), run_of(id="b", notes=notes.replace("9, 15, 21", "4, 8, 12"))]
-    ).rows
-    assert even.skipped is not None  # no chip
+    (none,) = evaluate_runs([run_of()]).rows
+    assert none.skipped is not None  # no chip
+
+
+def test_the_stage_with_most_layers_sets_the_pace():
+    """Every micro-batch but the first waits for it: a step takes all stages once, and it m - 1 times."""
+    notes = "stage boundaries (layer indices incl. embedding etc.) [0, 4, 8, 12, 30]"
     chip = {"chip": "T4-16GB", "chip_key": "t4"}
-    even, uneven = evaluate_runs(
-        [run_of(chip, id="a"), run_of(chip, id="b", notes=notes.replace("9, 15, 21", "4, 8, 12"))]
-    ).rows
-    assert uneven.predicted_step_seconds > 1.4 * even.predicted_step_seconds
+    even, uneven = evaluate_runs([run_of(chip, id="a"), run_of(chip, id="b", notes=notes)]).rows
+    case = case_of(run_of(chip))
+    p = prices(case.task, case.layout)
+    passes, micro_batches = sum(block_seconds(p))[0], 8
+
+    def seconds(*layers):
+        ends = np.eye(4)[[0, 3]]
+        stages = np.stack([ends[0], layers, ends[1]], axis=1) @ passes
+        after = after_seconds(p, np.stack([ends[0], layers, ends[1]], axis=1), stages)
+        pace = stages.sum() + (micro_batches - 1) * stages.max()
+        return pace * (1 + p.task.trainer.overhead.jitter) + after.max()
+
+    assert division(run_of(notes=notes)) == (2, 4, 4, 14)
+    longer = uneven.predicted_step_seconds - even.predicted_step_seconds
+    assert longer == pytest.approx(seconds(2, 4, 4, 14) - seconds(6, 6, 6, 6), rel=1e-6)
 
 
 def test_pools_of_the_users_own(tmp_path):

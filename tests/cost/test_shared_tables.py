@@ -91,7 +91,7 @@ def test_it_is_part_of_the_step_and_of_its_bounds():
     assert exact(p).step - exact(apart).step == pytest.approx(ends, rel=1e-9)
     for bound in (step_bound, any_step_bound, tight_bound):
         assert bound(p) - bound(apart) == pytest.approx(ends, rel=1e-9)
-        assert bound(p) <= exact(p).step * (1 + 1e-12)
+        assert bound(p) <= exact(p).step + 4 * np.spacing(exact(p).step)
 
 
 @pytest.mark.parametrize(
