@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from planner.calibrate.evaluate import Predicted, predict
-from planner.calibrate.fit import Fitted, Parameter, apply, fit, owners
+from planner.calibrate.fit import Fitted, Parameter, apply, fit, owners, slopes_of
 from planner.calibrate.own_cluster import case_on, profile
 from planner.calibrate.readings import memory_gib, step_seconds
 from planner.calibrate.row_task import Case
@@ -26,6 +26,7 @@ from planner.calibrate.shapes import NotPricedError
 from planner.errors import PlannerError, listed
 from planner.frontends.hardware_text import dump_cluster
 from planner.hardware.cluster import Calibration, Cluster
+from planner.trainers.generations import holder
 from planner.trainers.registry import get_trainer
 from planner.trainers.trust import Spread, spread
 from planner.units import GIB, US
@@ -37,6 +38,8 @@ NETWORK_WIDTHS = (0.3, 0.5)
 number and what else runs there differ from cluster to cluster."""
 MEMORY_WIDTH = 0.2
 """The same of the memory's speed beside that of the chip as a whole: passes that software fuses or does not."""
+HOST_WIDTH = 0.25
+"""The same of what the host takes to launch an operator. Source: ``benchmarks.fit`` holds it as wide."""
 LEAST_WIDTH = 0.045
 """The same of a chip's, where runs of its family hardly differ. Source: groups of calibration runs, whose means differ
 by 4.2 % on A100 and 5.3 % on H100 (Megatron) while their runs differ by 4.8 and 4.9 % from their group's."""
@@ -151,25 +154,35 @@ def _cases(
 def factors(cases: Sequence[Case], known: Spread) -> list[Fitted]:
     """Factors on the chip's speed and, from two runs on, on its memory's and each link's, from runs of one cluster.
 
-    One run cannot tell computing from communicating: its whole difference is put on the chip. On sweeps of published
-    runs more factors make the error of the other runs larger where one is given and smaller where three are.
+    One run cannot tell computing from communicating and from the host: what these may be off by is noise to it, so that
+    it says the less of the chip the more of its step they take, and what is left of its difference is put on the chip.
+    On sweeps of published runs more factors make the error of the other runs larger where one is given and smaller
+    where three are.
     """
     chip = cases[0].task.cluster.chip
     noise = math.log1p(known.noise) / NORMAL
+    used = set().union(*(owners(case)["link"] for case in cases))
+    nearest = cases[0].task.cluster.levels[0].link
+    links = [
+        Parameter("link", name, "network", NETWORK_WIDTHS[name != nearest], 0.1, 1.5)
+        for name in sorted(used)
+    ]
     whole = math.log1p(known.half) / NORMAL
     width = max(LEAST_WIDTH, math.sqrt(max(0.0, whole**2 - noise**2)))
     most = 1.0 / max(*chip.matmul_efficiency.values(), chip.attention_efficiency)
     chosen = [Parameter("chip", chip.name, "compute", width, low=0.2, high=max(most, 1 + 1e-6))]
     if len(cases) > 1:
         most = 1.0 / chip.memory_efficiency
-        chosen += [Parameter("chip", chip.name, "memory_efficiency", MEMORY_WIDTH, 0.2, most)]
-        used = set().union(*(owners(case)["link"] for case in cases))
-        nearest = cases[0].task.cluster.levels[0].link
         chosen += [
-            Parameter("link", name, "network", NETWORK_WIDTHS[name != nearest], 0.1, 1.5)
-            for name in sorted(used)
+            Parameter("chip", chip.name, "memory_efficiency", MEMORY_WIDTH, 0.2, most),
+            *links,
         ]
-    return fit(cases, chosen, noise=noise)
+        return fit(cases, chosen, noise=noise)
+    runs_by = owners(cases[0])["software"]
+    hosts = [Parameter("software", holder(n, "operator"), "operator", HOST_WIDTH) for n in runs_by]
+    widths = np.array([p.width for p in (*links, *hosts)])
+    apart = slopes_of(cases[0], (*links, *hosts)) * widths
+    return fit(cases, chosen, noise=math.hypot(noise, *apart))
 
 
 def step_error(rows: Sequence[Checked], found: Sequence[Fitted], known: Spread) -> float:

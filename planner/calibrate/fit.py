@@ -145,6 +145,16 @@ def _scaled_link(cluster: Cluster, link: str, field: str, factor: float) -> Clus
     return replace(cluster, levels=levels)
 
 
+def slopes_of(case: Case, parameters: Sequence[Parameter]) -> Array:
+    """By how much the log of a case's step moves with the log of each factor.
+
+    Shapes: ``(parameters,)``.
+    """
+    moved = [case, *(apply(case, {p: float(np.exp(MOVED))}) for p in parameters)]
+    steps = np.log([found.step for found in predict(moved)])
+    return np.asarray((steps[1:] - steps[0]) / MOVED)
+
+
 def fit(
     cases: Sequence[Case],
     parameters: Sequence[Parameter],

@@ -111,6 +111,7 @@ _UNFUSED_NOTES = re.compile(
     r"no --use-flash-attn|flash attention false|no flash attention|without flash"
 )
 _OLD_SOURCES = re.compile(r"Korthikanti|Narayanan|Smith et al")
+"""Papers with Megatron's own layers from before FlashAttention (May 2022), whatever shards their states."""
 _AMP = re.compile(r"\bAMP\b")
 """Its trials ran a fork of DeepSpeed and Megatron-LM whose configuration is published with them."""
 
@@ -125,14 +126,12 @@ def software_of(run: Run) -> Software:
     if found is None:
         guess = FSDP if run.parallel.zero == 3 else MEGATRON
         found = replace(_MEGATRON, name="unknown", trainer=guess, guessed=True)
-    if (
-        found.trainer is MEGATRON
-        and _OLD_SOURCES.search(run.source)
-        and "deepspeed" not in framework
-    ):
-        found = replace(_OLD, name="megatron-2021")
-        if "Korthikanti" in run.source:
-            found = replace(found, name="megatron-2022")
+    if _OLD_SOURCES.search(run.source):
+        if found.trainer is FSDP:
+            found = replace(found, attention="unfused", dropout=True)
+        elif "deepspeed" not in framework:
+            name = "megatron-2022" if "Korthikanti" in run.source else "megatron-2021"
+            found = replace(_OLD, name=name)
     if found.name == "megatron-deepspeed" and _AMP.search(run.source):
         found = replace(found, name="amp")
     if found.name == "foundry" and "a100" in (run.hardware.chip_key or ""):

@@ -36,11 +36,14 @@ FAMILIES = ("tp", "cp", "ep")
 SUMS = ("all-reduce", "reduce-scatter")
 UNLAUNCHED = frozenset({"layout", "residual_dropout"})
 """Tags of operators that start no kernel of their own: views, and dropout in the kernel that adds the residual."""
+SORTING = frozenset({"choice", "exchange"})
+"""Tags of operators that sort tokens: a router's choice of experts, and exchanges with them."""
 SORTED = 4.0
-"""Launches of an exchange of tokens with experts, over those of another operator, where no fused dispatcher does it: it
-counts, sorts and indexes tokens in some eighteen small kernels on the way there and six on the way back, gathers the
-counts of all ranks and sends the routing weights apart. Source: Megatron-Core, token_dispatcher.py (all-to-all) and
-moe_utils.py, with an operator of 106 us against some 12 us for each of these kernels."""
+"""Launches of those, over another operator's, where no fused router and dispatcher do it: some thirty small kernels
+choose and weigh the losses that balance experts; an exchange counts, sorts and indexes tokens in some eighteen on the
+way there and six on the way back, gathers the counts of all ranks and sends the routing weights apart. Source:
+Megatron-Core, router.py, token_dispatcher.py (all-to-all) and moe_utils.py, with an operator of 106 us against some
+12 us for each of these kernels."""
 BLOCKED = 2.5
 """How many times longer the host takes for what it launches where it waits for every kernel: for each to start and end
 too. Source: 69 of BLOOM's layouts that are not among the measured runs (bigscience, chronicles-prequel.md, 12,288 to
@@ -264,7 +267,7 @@ def _launches(s: Setting, form: Structure, tags: frozenset[str], phase: Phase) -
 
 def _launched(s: Setting, op: Operator, phase: Phase) -> float:
     """Launches of an operator: backwards half where a weight is frozen, none where nothing runs backwards."""
-    sorts = op.kind == "exchange" and not s.task.trainer.sends_once
+    sorts = bool(op.tags & SORTING) and not s.task.trainer.sends_once
     count = SORTED if sorts else 1.0
     if phase == "forward":
         return count

@@ -82,6 +82,7 @@ def _router(b: Builder, source: str, layer: Experts) -> None:
         chosen,
         b.tensors[logits].dims,
         saves=(logits, chosen),
+        tags=frozenset({"choice"}),
         whole=frozenset({"experts"}),
     )
 

@@ -12,9 +12,15 @@ import numpy as np
 import pytest
 
 from cli.main import main
-from planner.calibrate.calibrate import IDENTIFIED, NORMAL, calibrate
+from planner.calibrate.calibrate import (
+    HOST_WIDTH,
+    IDENTIFIED,
+    NETWORK_WIDTHS,
+    NORMAL,
+    calibrate,
+)
 from planner.calibrate.evaluate import evaluate_runs, predict
-from planner.calibrate.fit import Parameter, apply
+from planner.calibrate.fit import Parameter, apply, slopes_of
 from planner.calibrate.own_cluster import case_on, profile
 from planner.calibrate.readings import step_seconds
 from planner.calibrate.runs import Run
@@ -69,6 +75,30 @@ def test_one_run_moves_the_chip_most_of_the_way() -> None:
     assert 0.85 < speed.factor < 0.96
     assert any("compute and network apart" in text for text in found.unidentified)
     assert any(text.startswith("memory") for text in found.unidentified)
+
+
+def test_one_run_says_less_of_the_chip_the_more_of_it_is_network_or_host() -> None:
+    """``w² s y / (w² s² + n² + Σ (w s)²)`` over the shares of the step that other factors may stretch."""
+    cluster, runs = profile(SPEC), rows(0.97)
+    noise = np.log1p(spread("step", "hopper", "megatron").noise) / NORMAL
+    moved = {}
+    for name in ("run-4", "run-5"):
+        run = next(run for run in runs if run.id == name)
+        (found,) = calibrate([run], cluster).factors
+        others = [
+            Parameter("link", "nvlink4", "network", NETWORK_WIDTHS[0]),
+            Parameter("link", "infiniband", "network", NETWORK_WIDTHS[1]),
+            Parameter("software", "megatron-core", "operator", HOST_WIDTH),
+        ]
+        case = case_on(run, cluster)
+        share, *apart = slopes_of(case, [found.parameter, *others])
+        told = np.log(step_seconds(run)[0] or np.nan) - np.log(predict([case])[0].step)
+        apart = np.array(apart) * [p.width for p in others]
+        width = found.parameter.width**2
+        variance = width * share**2 + noise**2 + (apart**2).sum()
+        assert np.log(found.factor) == pytest.approx(width * share * told / variance, abs=1e-3)
+        moved[name] = found.factor
+    assert moved["run-4"] < moved["run-5"] < 1
 
 
 def test_more_runs_move_it_further_and_narrow_the_interval() -> None:
