@@ -3,8 +3,9 @@
     python -m benchmarks.calibration             # one, three and five runs given
     python -m benchmarks.calibration --write     # the table into benchmarks/README.md
 
-A sweep is a set of layouts of one model and batch on one cluster. Each of up to six of its runs, spread over the file's
-order, is given alone; then three and five at a time. Only the other runs count.
+A sweep is a set of layouts of one model and batch on one cluster. Each of its runs is given alone, whichever it is;
+then three and five at a time, from up to six places spread over the file's order. Only the other runs count. How wide
+priors are is told by the runs of all other groups.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.accuracy import RUNS
+from benchmarks.trust import residuals, spreads
 from planner.calibrate.calibrate import Checked, factors, step_error
 from planner.calibrate.evaluate import evaluate, predict
 from planner.calibrate.fit import apply
@@ -25,16 +27,17 @@ from planner.calibrate.metrics import questions
 from planner.calibrate.readings import step_seconds
 from planner.calibrate.row_task import Case, case_of
 from planner.calibrate.runs import read_runs
-from planner.trainers.trust import spread
+from planner.trainers.trust import Spread, chosen
 
 GIVEN = (1, 3, 5)
 TRIES = 6
-"""Choices of the runs that are given, at most."""
+"""Choices of three or five runs that are given, at most."""
 README = Path(__file__).with_name("README.md")
 NOTE = """Mean error of the runs of a sweep that were not given, with the profile as shipped and fitted on one,
-three and five runs (`shardwright calibrate`); the target with one given is 5 %. Sweeps that would have fewer than three
-runs left are not in a column, so that means of different columns are over different sweeps. The last column is the
-share of the runs inside the 80 % interval that the profile then states."""
+three and five runs (`shardwright calibrate`); the target with one given is 5 %. The one is each of the runs in turn,
+and how wide priors are is told by the runs of all other groups. Sweeps that would have fewer than three runs left are
+not in a column, so that means of different columns are over different sweeps. The last column is the share of the runs
+inside the 80 % interval that the profile then states."""
 BEGIN, END = "<!-- calibration: begin -->", "<!-- calibration: end -->"
 
 
@@ -50,21 +53,19 @@ class Outcome:
 
 
 def choices(count: int, given: int) -> list[list[int]]:
-    """Which runs are given: starting at up to ``TRIES`` places, evenly apart."""
-    starts = sorted({round(x) for x in np.linspace(0, count - 1, min(count, TRIES))})
+    """Which runs are given: each alone, or several evenly apart from up to ``TRIES`` places on."""
     if given == 1:
-        return [[start] for start in starts]
+        return [[index] for index in range(count)]
+    starts = sorted({round(x) for x in np.linspace(0, count - 1, min(count, TRIES))})
     step = max(1, count // given)
-    return sorted(
-        {tuple(sorted({(start + i * step) % count for i in range(given)})) for start in starts}
-    )  # type: ignore[return-value]
+    found = {tuple(sorted((start + i * step) % count for i in range(given))) for start in starts}
+    return [list(some) for some in sorted(found)]
 
 
-def outcome(cases: Sequence[Case], given: int) -> Outcome | None:
+def outcome(cases: Sequence[Case], given: int, known: Spread) -> Outcome | None:
     """The sweep with so many runs given; None where too few are left."""
     if len(cases) < given + 3:
         return None
-    known = spread("step", cases[0].task.cluster.chip.family, cases[0].software.trainer.name)
     measured = np.array([step_seconds(case.run)[0] for case in cases], dtype=float)
     before = np.array([found.step for found in predict(cases)])
     results = []
@@ -89,15 +90,22 @@ def table() -> str:
         "| --- | --: | --: | --: | --: | --: | --: |",
     ]
     columns: list[list[float]] = []
-    for members in questions(evaluate(RUNS["validation"]).judged):
+    sets = {name: evaluate(path).judged for name, path in RUNS.items()}
+    seen = [
+        r for name in sets for r in residuals(sets[name], "step", held_out=name != "calibration")
+    ]
+    for members in questions(sets["validation"]):
+        first = members[0]
+        others = spreads([r for r in seen if r.group != first.group])
+        known = chosen(others, "step", first.family, first.trainer)
         cases = [case_of(runs[row.id]) for row in members]
-        found = [outcome(cases, given) for given in GIVEN]
-        first = found[0]
-        assert first is not None
-        values = [first.before, *(math.nan if o is None else o.after for o in found), first.inside]
+        found = [outcome(cases, given, known) for given in GIVEN]
+        alone = found[0]
+        assert alone is not None
+        values = [alone.before, *(math.nan if o is None else o.after for o in found), alone.inside]
         columns.append(values)
         lines.append(
-            f"| {members[0].group[:40].replace('|', '/')} | {len(members)} | {' | '.join(map(shown, values))} |"
+            f"| {first.group[:40].replace('|', '/')} | {len(members)} | {' | '.join(map(shown, values))} |"
         )
     for name, of in (("mean", np.nanmean), ("median", np.nanmedian)):
         values = of(np.array(columns), axis=0).tolist()

@@ -8,6 +8,7 @@ family) weighs the same, drawn towards that of all runs where groups are few.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -54,7 +55,13 @@ def spread(quantity: Quantity, family: str, trainer: str) -> Spread:
 
     Memory does not depend on how fast a chip is, so the trainer goes before the family.
     """
-    data = _table()[quantity]
+    return chosen(_table()[quantity], quantity, family, trainer)
+
+
+def chosen(
+    data: Mapping[str, Mapping[str, Json]], quantity: Quantity, family: str, trainer: str
+) -> Spread:
+    """The same of the classes of ``data``."""
     names: dict[Basis, str] = {"pair": key(family, trainer)}
     names |= {"family": family, "trainer": trainer}
     order: list[Basis] = ["pair", "family", "trainer"]
