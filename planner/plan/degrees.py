@@ -17,7 +17,7 @@ class Degrees(Part):
     ep: Count
     etp: Count
     vpp: Count
-    """Virtual chunks a stage."""
+    """Virtual chunks a stage: with more of them the pipeline waits less and sends more often."""
     micro_batch: Count
     """Sequences in a micro-batch."""
     num_micro_batches: Count
@@ -26,9 +26,11 @@ class Degrees(Part):
     shard_group: Count
     """Data ranks over which states are sharded."""
     recompute: Literal["none", "selective", "full", "mixed"]
-    """What layers compute again in the backward pass; mixed where they differ."""
+    """What layers compute again in the backward pass: selective what takes memory and little time; mixed where they
+    differ."""
     layers: tuple[int, ...] = ()
-    """Layers of every chunk in the order of the model, where stages are not even."""
+    """Layers of every chunk in the order of the model, where stages are not even: embedding, head and what fits make
+    other numbers faster than equal ones."""
     full_layers: tuple[int, ...] = ()
     """How many of them, from the first on, are computed again as a whole, where layers differ."""
     selective_layers: tuple[int, ...] = ()

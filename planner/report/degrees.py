@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from planner.plan.schema import OWN, Alternative, Degrees, OperatorPlan
+from planner.errors import listed
+from planner.plan.schema import OWN, Alternative, Degrees, OperatorPlan, Plan
 from planner.report.numbers import gib, slower
 from planner.report.tables import Column, Style
 from planner.units import show_seconds
@@ -13,6 +14,8 @@ UNEVEN = "~"
 """Mark of layouts whose stages, or the chunks of them, hold more or fewer layers than the even way gives them."""
 EQUAL = "≈"
 """Mark of alternatives that differ from the winner by less than predictions scatter."""
+FEW = 3
+"""Operators that have room in a sentence."""
 
 
 def product(degrees: Degrees) -> str:
@@ -21,11 +24,14 @@ def product(degrees: Degrees) -> str:
     return " × ".join(f"{name} {getattr(degrees, name)}" for name in names)
 
 
-def described(degrees: Degrees) -> list[str]:
-    """A layout in pieces of a sentence, what is usual left out."""
-    pieces = [product(degrees)]
-    if degrees.vpp > 1:
-        pieces[0] += f" ({degrees.vpp} virtual stages)"
+def described(degrees: Degrees, again: Sequence[str] = ()) -> list[str]:
+    """A layout in pieces of a sentence, what is usual left out.
+
+    Args:
+        degrees: the layout.
+        again: operators that are computed again, where it is known and recompute is selective.
+    """
+    pieces = [product(degrees) + _parts(degrees)]
     if degrees.ep > 1:
         pieces.append(f"ep {degrees.ep}")
     if degrees.etp > 1:
@@ -33,7 +39,8 @@ def described(degrees: Degrees) -> list[str]:
     pieces.append(f"micro-batch {degrees.micro_batch}")
     pieces.append(states(degrees))
     words = {"none": "no recompute", "mixed": "recompute layer by layer"}
-    pieces.append(words.get(degrees.recompute, f"{degrees.recompute} recompute"))
+    names = f" of {listed(again, 'and')}" if degrees.recompute == "selective" and again else ""
+    pieces.append(words.get(degrees.recompute, f"{degrees.recompute} recompute") + names)
     if degrees.offload != "none":
         pieces.append(f"{IN_HOST[degrees.offload]} in host memory")
     if degrees.tp > 1 and not degrees.sequence_parallel:
@@ -41,6 +48,17 @@ def described(degrees: Degrees) -> list[str]:
     if degrees.schedule not in ("1f1b", "interleaved") and degrees.pp > 1:
         pieces.append(f"{degrees.schedule} schedule")
     return pieces
+
+
+def _parts(degrees: Degrees) -> str:
+    """Virtual stages, and how many layers these or stages hold where they are not even."""
+    each = ""
+    if degrees.layers:
+        least, most = min(degrees.layers), max(degrees.layers)
+        each = f" of {least} to {most} layers" if most > least else f" of {most} layers"
+    if degrees.vpp > 1:
+        return f" ({degrees.vpp} virtual stages{each})"
+    return f" (stages{each})" if each else ""
 
 
 IN_HOST = {
@@ -54,6 +72,14 @@ IN_HOST = {
     "optimizer-75%": "three quarters of the optimizer states",
 }
 """What a plan keeps in host memory, in words."""
+
+
+def computed_again(plan: Plan) -> list[str]:
+    """Operators that layers compute again, if they are few."""
+    names = dict.fromkeys(
+        op.name for block in plan.blocks for op in block.operators if op.recomputed
+    )
+    return list(names) if len(names) <= FEW else []
 
 
 def states(degrees: Degrees) -> str:
@@ -162,7 +188,7 @@ def row_notes(rows: Sequence[Alternative]) -> list[str]:
         if uneven is not None:
             other = f"'#{uneven.rank}'" if uneven.rank else OWN
             item = "degrees.layers" if uneven is rows[0] else other
-            words += f"; {UNEVEN} of unequal numbers of layers (explain PLAN {item})"
+            words += f"; {UNEVEN} of unequal numbers of layers (explain plan.json {item})"
         found.append(words)
     if any(not row.rank for row in rows):
         found.append("yours: not one of the best; others lie between it and the row above")

@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from planner.plan.removed import everything_removed
 from planner.plan.schema import OWN, NoPlan, Plan, Term
-from planner.report.degrees import alternative_columns, described, row_notes
+from planner.report.degrees import alternative_columns, computed_again, described, row_notes
 from planner.report.left_open import counted, left_open
 from planner.report.numbers import (
     TOLD,
@@ -124,7 +124,7 @@ def verdict(plan: Plan, width: int = VERDICT) -> list[Line]:
     ]
     if plan.host_memory:
         memory.append(in_host(plan))
-    layout = [*described(plan.degrees), *seated(plan)]
+    layout = [*described(plan.degrees, computed_again(plan)), *seated(plan)]
     if plan.degrees.chips_used < plan.cluster.num_chips:
         paid = "" if plan.cluster.pools else ", all paid for"
         layout.append(f"{plan.degrees.chips_used:,} of {plan.cluster.num_chips:,} chips used{paid}")

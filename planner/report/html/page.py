@@ -16,7 +16,7 @@ from planner.plan.figures import Figures
 from planner.plan.findings import Comparison, Largest, Sizing
 from planner.plan.schema import Plan
 from planner.report.compare import price_words
-from planner.report.degrees import alternative_columns, described, row_notes
+from planner.report.degrees import alternative_columns, computed_again, described, row_notes
 from planner.report.html import bars, findings, landscape, layer, mesh, timeline, treemap
 from planner.report.html import study as studies
 from planner.report.html.commands import price_command
@@ -104,7 +104,7 @@ def render_html(
         figures=figures,
         sections=_sections(plan, figures),
         tiles=_tiles(plan),
-        layout=", ".join(described(plan.degrees)),
+        layout=", ".join(described(plan.degrees, computed_again(plan))),
         left_open=left_open(plan),
         charts=_charts(plan, figures),
         tables=_tables(plan, figures),
