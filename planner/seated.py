@@ -145,11 +145,17 @@ def _filled(on: OnPools, pins: Pins, time_limit: float, *, usual: bool) -> Fille
             gap, stopped = 1.0 - min(way.bound, way.step) / way.step, way.stopped
             return Filled(way.rows[0], rows, _proof(way.step, len(rows), gap, stopped=stopped))
     elif on.seats is not None and not on.stated.divides:
-        found = search_pipelines(on.site, free, deadline=deadline, top=1, seats=on.seats)
-        if found.best:
-            step = found.best[0].step
-            proof = _proof(step, len(rows), 1.0 - found.bound / step, stopped=found.stopped)
-            return Filled(found.best[0].prices, rows, proof)
+        both = [
+            search_pipelines(
+                on.site, free, chunked=chunked, deadline=deadline, top=1, seats=on.seats
+            )
+            for chunked in (False, True)
+        ]
+        if best := [found.best[0] for found in both if found.best]:
+            first = min(best, key=lambda each: each.step)
+            gap = 1.0 - min(found.bound for found in both) / first.step
+            proof = _proof(first.step, len(rows), gap, stopped=any(f.stopped for f in both))
+            return Filled(first.prices, rows, proof)
     return _of_all(on, rows, deadline)
 
 

@@ -29,10 +29,11 @@ PINNED = ("cp=1", "zero=1", "mbs=1", "pp=1")
 
 @pytest.fixture(scope="module")
 def staged():
-    """Two pools that are about as fast: stages stand on both."""
+    """Two pools that are about as fast: stages stand on both, of one chunk each."""
     question = Question(
         model="gpt2-xl", cluster="a100-sxm-80gb:1x4 + h100-sxm:1x4", global_batch=256,
-        pins=("tp=1", "cp=1", "zero=1", "pp=2"), precision="bf16", overrides={"layers": "24"},
+        pins=("tp=1", "cp=1", "zero=1", "pp=2", "vpp=1"), precision="bf16",
+        overrides={"layers": "24"},
     )  # fmt: skip
     return question, plan(question)
 
@@ -50,7 +51,8 @@ def test_ways_are_sorted_and_the_first_is_the_plan(staged, alone):
         assert steps[0] == pytest.approx(found.step)
         assert found.proof.optimal
         assert found.proof.bound <= found.step * (1 + 1e-9)
-        assert len(found.uses) == 4
+    assert len(staged[1].uses) == 4
+    assert len(alone[1].uses) == 3  # no pipeline at all
 
 
 def test_stages_say_what_they_stand_on(staged):
@@ -340,6 +342,25 @@ def test_rows_beside_a_plan_on_one_pool_name_it() -> None:
         assert again.step == pytest.approx(row.step, rel=1e-12)
 
 
+def test_stages_of_several_chunks_on_both_pools_win_and_are_found_again(staged) -> None:
+    """The first micro-batch reaches the second pool earlier: faster than any cut into stages of one chunk."""
+    question, single = staged
+    free = replace(question, pins=question.pins[:-1])
+    found = plan(free)
+    assert found.step < 0.95 * single.step
+    assert found.degrees.vpp > 1
+    assert len(set(found.degrees.pools)) == 2
+    assert len(found.degrees.layers) == 2 * found.degrees.vpp
+    steps = {use.text: use.step for use in found.uses}
+    assert steps["stages on several pools"] == pytest.approx(single.step)
+    assert steps["stages of several chunks on several pools"] == pytest.approx(found.step)
+    assert found.proof.bound <= found.step
+    assert found.proof.gap == pytest.approx(1 - found.proof.bound / found.step)
+    again = price(free, layout_of(found.degrees, found.pins))
+    assert again.step == pytest.approx(found.step, rel=1e-9)
+    assert again.memory <= again.memory_limit
+
+
 def test_pins_that_no_stages_on_several_pools_have_leave_them_out() -> None:
     question = Question(
         model="gpt2-xl", cluster="t4:1x8 + v100-sxm-32gb:3x2", global_batch=32, seq_len=1024,
@@ -357,7 +378,7 @@ def test_idle_chips_are_explained_by_the_best_that_they_could_do() -> None:
     )
     found = plan(question)
     (told,) = (text for text in found.warnings if text.startswith("Left unused"))
-    (stages,) = (use for use in found.uses if use.text == "stages on several pools")
-    assert stages.step is None
-    assert stages.note.endswith("or more")
-    assert told.endswith(f"as with them the step takes {stages.note}.")
+    notes = [use.note for use in found.uses if use.text.endswith("on several pools")]
+    assert len(notes) == 2
+    assert all(note.endswith("or more") for note in notes)
+    assert told.endswith(f"as with them the step takes {min(notes)}.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import combinations_with_replacement
+from itertools import combinations, combinations_with_replacement
 
 import numpy as np
 import pytest
@@ -19,8 +19,8 @@ from planner.question import Question, understand
 from planner.search.breakdown import breakdown
 from planner.search.pools.bounds import Beside, speeds, step_bounds
 from planner.search.pools.place import Seats, Site, placed, rooms, spread
+from planner.search.pools.room import Rounds, needs
 from planner.search.pools.room import makespans as least_makespans
-from planner.search.pools.room import needs
 from planner.search.pools.search import search_pipelines
 from planner.search.pools.space import may_run, orders, seatings, stage_layouts
 from tests.pools.sites import MIXED, asked, site_of
@@ -41,11 +41,17 @@ def recomputed(sizes, mixing):
         yield Cut(sizes, np.minimum(sizes, count), np.zeros_like(sizes))
 
 
+def rows_of(site, pins, *, chunked=False):
+    """Every layout of a stage, a table of one row each."""
+    rows, chunks = stage_layouts(site, pins, chunked=chunked)
+    for index, counts in enumerate(chunks):
+        for vpp in counts:
+            yield replace(rows.take(np.array([index])), vpp=np.array([vpp]))
+
+
 def everything(site, pins, mixing):
     """Steps of all pipelines over several pools that fit, with what they are."""
-    rows, _ = stage_layouts(site, pins)
-    for index in range(len(rows)):
-        row = rows.take(np.array([index]))
+    for row in rows_of(site, pins):
         chips = int(row.ranks[0] // row.pp[0])
         for stages in seatings(site, chips, pins).T:
             for seats in orders(stages):
@@ -94,6 +100,48 @@ def test_search_finds_what_brute_force_finds(question, mixing):
     assert len(sizes) == len(seats.of_stage)
 
 
+def chunked(site, pins):
+    """Steps of all pipelines of several chunks over several pools that fit, none of whose chunks is empty."""
+    for row in rows_of(site, pins, chunked=True):
+        chips = int(row.ranks[0] // row.pp[0])
+        for stages in seatings(site, chips, pins).T:
+            for seats in orders(stages):
+                chunks = len(seats.of_stage) * int(row.vpp[0])
+                layers = site.tasks[0].model.num_layers
+                if chunks > layers or not may_run(site, row, seats):
+                    continue
+                p = placed(site, row, seats)
+                for places in combinations(range(1, layers), chunks - 1):
+                    sizes = np.diff([0, *places, layers])
+                    cutting = with_cut(p, uniform(sizes, int(row.recompute[0])))
+                    memory = memory_of_stages(cutting, stage_times(cutting).blocks).total[0]
+                    if (memory <= rooms(site, seats)).all():
+                        yield float(exact(cutting).step[0]), seats, sizes
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        asked("a100-sxm-80gb:1 + v100-sxm-16gb:1", model="gpt2-xl", layers=8, batch=8,
+              precision="fp16", pins=("recompute=none", "mbs=1", "zero=1")),
+        asked("h100-sxm:2 + a100-sxm-80gb:1", model="gpt2-xl", layers=7, batch=12,
+              pins=("recompute=none", "mbs=1", "cp=1", "zero=1")),
+        asked("v100-sxm-16gb:1 + t4:1", model="gpt2", layers=9, batch=16, memory_limit="45%",
+              pins=("recompute=full", "zero=1", "mbs=2")),
+    ],
+)  # fmt: skip
+def test_search_of_several_chunks_finds_what_brute_force_finds(question):
+    site, pins = site_of(question)
+    best, _, sizes = min(chunked(site, pins), key=lambda each: each[0])
+    found = search_pipelines(site, pins, chunked=True)
+    assert not found.stopped
+    assert found.best[0].step == pytest.approx(best, rel=1e-3)
+    assert found.bound <= best * (1 + 1e-9)
+    assert found.bound >= best * 0.8
+    assert int(found.best[0].prices.rows.vpp[0]) > 1
+    assert len(sizes) >= 4
+
+
 def test_what_is_known_to_be_faster_ends_the_search():
     site, pins = site_of(asked(layers=4, pins=("tp=1", "cp=1", "zero=1")))
     free = search_pipelines(site, pins)
@@ -134,10 +182,12 @@ def test_bounds_are_below_every_placing(limit):
                 pools = np.array([seats.of_stage])
                 m = int(fast.micro_batches[index])
                 known = 2 * min(spans)
-                (least,) = least_makespans(need, index, pools, m, 4, known)
+                rounds = Rounds(m, (1, 1), 4)
+                (least,) = least_makespans(need, index, pools, rounds, known)
                 assert bound <= min(steps) * (1 + 1e-9)
                 assert least <= min(spans) * (1 + 1e-9)
-                (beaten,) = least_makespans(need, index, pools, m, 4, min(spans) * (1 + 1e-6))
+                beat = min(spans) * (1 + 1e-6)
+                (beaten,) = least_makespans(need, index, pools, rounds, beat)
                 assert np.isfinite(beaten)
                 compared += 1
     assert compared > 10

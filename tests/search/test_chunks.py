@@ -171,6 +171,48 @@ def test_levelled_cuts_are_close_to_the_best_and_never_worse_than_the_first(seed
     assert found.bound <= best <= step <= best * 1.03
 
 
+def of_random_layers(seed, p, v, layers, most):
+    """Chunks of equal layers on stages that differ in speed, and what their stages take by the number of layers."""
+    generator = np.random.default_rng(seed)
+    speed = np.exp(0.5 * generator.standard_normal(p))
+    pricing = Numbers(np.ones((2, layers)), p, v, 3 * p, most)
+    plain = pricing.times
+    pricing.times = lambda cuts: plain(cuts) * speed[:, None]
+    held = np.arange(layers + 1)
+    values = np.where(held <= most, 6.0 * p * speed[:, None] * held, np.inf)
+    return pricing, np.arange(p * v) % p, values
+
+
+@given(st.integers(0, 2**32), st.sampled_from([(2, 2), (3, 2), (2, 3)]))
+@few
+def test_cuts_are_filled_to_the_floor(seed, shape):
+    (p, v), layers = shape, 13
+    pricing, stage, values = of_random_layers(seed, p, v, layers, layers // p + 3)
+    found = levelled.filled(values, layers, stage)
+    for cut in found:
+        assert cut.sum() == layers
+        assert pricing.loads(cut[None]).max() == pytest.approx(floor(values, layers))
+    assert found
+
+
+@given(st.integers(0, 2**32), st.sampled_from([(2, 2), (3, 2), (2, 3)]))
+@few
+def test_possible_cuts_are_all_that_are_below_what_is_known_and_the_best_is_among_them(seed, shape):
+    (p, v), layers = shape, 11
+    pricing, stage, values = of_random_layers(seed, p, v, layers, layers - 3)
+    every = np.array(list(compositions(layers, p * v)))
+    every = every[np.isfinite(pricing.loads(every)).all(axis=1)]
+    known = float(pricing.makespans(every[:1])[0])
+    cuts = levelled.possible(values, layers, stage, known)
+    below = every[(pricing.loads(every) < known).all(axis=1)]
+    assert sorted(map(tuple, cuts.tolist())) == sorted(map(tuple, below.tolist()))
+    best = levelled.exhausted(pricing, cuts, levelled.Levelled(every[0], known, 0.0), known)
+    assert best.makespan == best.bound == pytest.approx(pricing.makespans(every).min())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(levelled, "MANY", 0)
+        assert levelled.possible(values, layers, stage, known) is None
+
+
 def test_the_floor_is_the_least_time_of_the_busiest_stage():
     generator = np.random.default_rng(1)
     for _ in range(20):

@@ -37,6 +37,8 @@ class Speeds:
     """Share of ``whole`` that counts where layers differ in how much faster a pool runs them; ``(n,)``."""
     micro_batches: IntArray
     """``(n,)``."""
+    chunks: IntArray
+    """Chunks of a stage; ``(n,)``."""
     chips: IntArray
     """Chips of a stage; ``(n,)``."""
     ends: Array
@@ -51,6 +53,7 @@ class Speeds:
             self.after[:, :, some],
             self.alike[some],
             self.micro_batches[some],
+            self.chunks[some],
             self.chips[some],
             self.ends[some],
         )
@@ -70,6 +73,7 @@ def speeds(parts: Sequence[Prices], link: Level) -> Speeds:
         after=np.stack([_after(part, counts) for part in parts], axis=1),
         alike=((seconds / whole[..., None]).min(axis=0) * counts).sum(axis=-1),
         micro_batches=parts[0].micro_batches,
+        chunks=rows.vpp,
         chips=rows.dp * rows.cp * rows.tp,
         ends=np.sort([linked(part, link).ends for part in parts], axis=0)[1],
     )
@@ -97,9 +101,9 @@ class Beside:
 def step_bounds(found: Speeds, stages: IntArray, beside: Beside, *, at_most: bool = False) -> Array:
     """Seconds of a step that no placing with these stages beats.
 
-    The busiest stage takes H r or more, and repeats it for every micro-batch. With m > p and every T_k at most half the
-    result, the paths of 1F1B (:func:`planner.cost.bounds.lower_bound`) combine to (m + p - 1) H r: weights x_i with
-    x_i (m-p+i) + sum of x_j over j < i = (m+p-1) H / T_i - 1 give the stages of pool k the coefficient
+    The busiest stage takes H r or more, and repeats it for every micro-batch. With one chunk a stage, m > p and every
+    T_k at most half the result, the paths of 1F1B (:func:`planner.cost.bounds.lower_bound`) combine to (m + p - 1) H r:
+    weights x_i with x_i (m-p+i) + sum of x_j over j < i = (m+p-1) H / T_i - 1 give the stages of pool k the coefficient
     (m+p-1) H / T_k and sum to 1, as the products of (m-p+i-1) / (m-p+i) telescope; none is negative, as the sum stays
     below 1. Gradients and optimizer are convex in a stage's parameters.
 
@@ -119,7 +123,7 @@ def step_bounds(found: Speeds, stages: IntArray, beside: Beside, *, at_most: boo
     if not at_most:
         slowest = np.where(used, found.whole, 0.0).max(axis=0)
         filled = (m + number - 1) * even
-        holds = (m > number) & (filled >= 2 * slowest)
+        holds = (m > number) & (filled >= 2 * slowest) & (found.chunks == 1)
         makespan = np.maximum(makespan, np.where(holds, filled * found.alike, 0.0))
     least = np.where(used, found.whole, np.inf).min(axis=0)
     makespan = np.maximum(makespan, least * found.alike)

@@ -57,7 +57,7 @@ def placed(site: Site, row: Candidates, seats: Seats, known: Sequence[Prices] = 
     Args:
         site: the question.
         row: the layout, a table of one row; its pipeline has as many stages as the seats.
-        seats: where they stand.
+        seats: where they stand, on two pools or more.
         known: the same layout priced on every pool, whatever number of stages it has there.
     """
     pp = sum(seats.stages)
@@ -69,16 +69,9 @@ def placed(site: Site, row: Candidates, seats: Seats, known: Sequence[Prices] = 
     exposed, hidden = _boundaries(site, parts, seats)
     chips = tuple(int(count) for count in stands.sum(axis=1) * int(row.ranks[0]) // pp)
     first = parts[seats.pools[0]]
-    own = replace(first.sends, ends=_ends(site, parts, seats))
+    ends = np.maximum(*(linked(parts[seats.pools[end]], site.link).ends for end in (0, -1)))
+    own = replace(first.sends, ends=ends)
     return replace(first, sends=own, mix=Mix(parts, stands, exposed, hidden, chips))
-
-
-def _ends(site: Site, parts: Sequence[Prices], seats: Seats) -> Array:
-    """Seconds of tables that the first and the last stage have: within a pool, or over the link between theirs."""
-    first, last = seats.pools[0], seats.pools[-1]
-    if first == last:
-        return _sends(site.tasks[first], parts[first], sum(seats.stages)).ends
-    return np.maximum(*(linked(parts[end], site.link).ends for end in (first, last)))
 
 
 def _boundaries(site: Site, parts: Sequence[Prices], seats: Seats) -> tuple[Array, Array]:
@@ -90,11 +83,10 @@ def _boundaries(site: Site, parts: Sequence[Prices], seats: Seats) -> tuple[Arra
     for pool, count in zip(seats.pools, seats.stages, strict=True):
         inside = _sends(site.tasks[pool], parts[pool], count)
         found.append((inside.boundaries(count)[0], inside.hidden_boundaries(count)[0]))
-    if len(seats.pools) > 1:
-        around = pairwise((*seats.pools, seats.pools[0]))
-        across = [_over(site, parts, pool, after) for pool, after in around]
-        for (exposed, hidden), between in zip(found, across, strict=True):
-            exposed[-1], hidden[-1] = between
+    around = pairwise((*seats.pools, seats.pools[0]))
+    across = [_over(site, parts, pool, after) for pool, after in around]
+    for (exposed, hidden), between in zip(found, across, strict=True):
+        exposed[-1], hidden[-1] = between
     return tuple(np.concatenate(each) for each in zip(*found, strict=True))  # type: ignore[return-value]
 
 

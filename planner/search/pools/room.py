@@ -14,6 +14,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from planner.candidates import RECOMPUTE
+from planner.cost.orders import Schedule, in_flight
 from planner.cost.prices import Prices, block_seconds
 from planner.trainers.trust import room
 from planner.units import Array, BoolArray, IntArray
@@ -90,22 +91,30 @@ def _needs(p: Prices, may: BoolArray) -> tuple[Array, ...]:
     )
 
 
-def makespans(
-    found: Needs, row: int, pools: IntArray, micro_batches: int, layers: int, known: float
-) -> Array:
-    """Seconds of 1F1B that no cut of these stages beats; infinite where none is faster than what is known.
+@dataclass(frozen=True, slots=True)
+class Rounds:
+    """What stages of a layout repeat."""
+
+    micro_batches: int
+    chunks: tuple[int, int]
+    """Of every stage, the fewest and the most that it may have: 1 under 1F1B, more interleaved."""
+    layers: int
+    """Of the model."""
+
+
+def makespans(found: Needs, row: int, pools: IntArray, rounds: Rounds, known: float) -> Array:
+    """Seconds of a schedule that no cut of these stages beats; infinite where none is faster than what is known.
 
     Args:
         found: needs of the layouts.
         row: which layout.
         pools: of every stage, the last stage in the last column; -1 before the first; ``(n, most stages)``.
-        micro_batches: of a step.
-        layers: of the model.
+        rounds: of the schedule.
         known: seconds; slower ones need not be told apart.
 
     Shapes: ``(n,)``.
     """
-    held = _holding(found, row, pools, micro_batches)
+    held, layers = _holding(found, row, pools, rounds), rounds.layers
     result = np.where(held.most.sum(axis=1) < layers, np.inf, 0.0)
     going = np.flatnonzero(result == 0.0)
     going = going[_possible(held.take(going), layers, np.full(len(going), known))]
@@ -136,11 +145,14 @@ class _Holding:
     """Seconds of embedding and head."""
     most: Array
     """Layers."""
-    micro_batches: int
+    lead: Array
+    """Seconds in which a first micro-batch passes a layer of every stage between the first and this one, and its
+    gradient in the end; none of 1F1B, whose paths say more."""
+    rounds: Rounds
 
     def take(self, index: IntArray) -> _Holding:
         parts = {f.name: getattr(self, f.name) for f in fields(self)}
-        return _Holding(**{n: v if n == "micro_batches" else v[index] for n, v in parts.items()})
+        return _Holding(**{n: v if n == "rounds" else v[index] for n, v in parts.items()})
 
     def layers(self, limit: Array) -> Array:
         """Whole layers that every stage holds within so many seconds for a micro-batch."""
@@ -150,9 +162,14 @@ class _Holding:
         return np.minimum(np.floor(held + ROUNDING), self.most)
 
 
-def _holding(found: Needs, row: int, pools: IntArray, micro_batches: int) -> _Holding:
-    there = pools >= 0
-    flying = np.minimum(np.arange(pools.shape[1], 0, -1), micro_batches)
+def _holding(found: Needs, row: int, pools: IntArray, rounds: Rounds) -> _Holding:
+    there, several = pools >= 0, rounds.chunks[0] > 1
+    behind, number = np.arange(pools.shape[1])[::-1], there.sum(axis=1)[:, None]
+    schedule = Schedule.INTERLEAVED if several else Schedule.ONE_F_ONE_B
+    stage = np.maximum(number - 1 - behind, 0)
+    flying = np.minimum(
+        *(in_flight(schedule, number, rounds.micro_batches, v, stage) for v in rounds.chunks)
+    )
     every, last = np.arange(len(pools)), np.full(len(pools), pools.shape[1] - 1)
     space, used = found.room[pools, row], np.zeros(pools.shape)
     for end, place in enumerate((pools.shape[1] - there.sum(axis=1), last)):
@@ -162,6 +179,8 @@ def _holding(found: Needs, row: int, pools: IntArray, micro_batches: int) -> _Ho
     states, kept, least = (part[pools, row] for part in (found.states, found.kept, found.least))
     rate = np.where(np.isinf(found.freed), 0.0, found.freed)[pools, row] / flying
     most = np.floor(space / (states + flying * least) + ROUNDING)
+    passed = np.where(there, found.seconds[pools, row], 0.0) * several
+    passed[every, pools.shape[1] - number[:, 0]] = 0.0
     return _Holding(
         there=there,
         seconds=found.seconds[pools, row],
@@ -170,7 +189,8 @@ def _holding(found: Needs, row: int, pools: IntArray, micro_batches: int) -> _Ho
         space=space,
         used=used,
         most=np.where(there, most, 0.0),
-        micro_batches=micro_batches,
+        lead=np.cumsum(passed, axis=1) - passed,
+        rounds=rounds,
     )
 
 
@@ -178,17 +198,19 @@ def _possible(held: _Holding, layers: int, known: Array) -> BoolArray:
     """Whether the stages could hold all layers in a schedule no longer than ``known``; ``(n,)``.
 
     As :func:`planner.search.stages.solver.solve` tells for a table of stages: no stage works longer on a micro-batch
-    than its own path allows, which grows with what the stages before it work.
+    than its own path allows, which grows with what the stages before it work. Of several chunks none but the first may
+    be empty (:mod:`planner.search.stages.chunked`).
     """
-    m, width = held.micro_batches, held.there.shape[1]
+    m, width = held.rounds.micro_batches, held.there.shape[1]
     each = held.layers(known[:, None] / m)
     whole = _least_work(held, each, layers)
-    can = each.sum(axis=1) >= layers
+    least = held.rounds.chunks[0] - 1
+    can = (each.sum(axis=1) >= layers) & (~held.there | (each >= least)).all(axis=1)
     spare, before, total = known - 2.0 * whole, np.zeros(len(known)), np.zeros(len(known))
     for column in range(width):
         times = m - (width - column) - 1  # m - p + i - 1, i counted from the last stage
-        limit = known / m
-        if times > 0:
+        limit = (known - held.lead[:, column]) / m
+        if times > 0 and held.rounds.chunks[0] == 1:
             limit = np.minimum(limit, (spare + before) / times)
         limit = np.where(held.there[:, column], limit, 0.0)
         before += np.maximum(limit, 0.0)

@@ -1,16 +1,21 @@
-"""The fastest pipeline over pools of different chips, best bound first, with a proof.
+"""The fastest pipeline over pools of different chips, best bound first, with a proof or a gap.
 
 Layouts of a stage are opened in the order of what no number of stages on any pool can beat. An open layout has a bound
 for every numbers of stages; those come up in turn, and are cut into stages on both pools, in every order of the pools,
 by the solver of stages. What was not looked at when the next bound exceeds the best step can be no better.
+
+Bounds of stages of several chunks know little of how the first micro-batch gets to the last stage, so that too many
+are below the best step: of the seats of the least bounds those are cut that lose least so with equal chunks. What is
+left bounds the rest.
 """
 
 from __future__ import annotations
 
 import heapq
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import TypeAlias
 
@@ -22,10 +27,10 @@ from planner.search.engine import Progress
 from planner.search.pins import Pins
 from planner.search.pools.bounds import Beside, Speeds, speeds, step_bounds
 from planner.search.pools.place import Seats, Site, placed, rooms
-from planner.search.pools.room import Needs, makespans, needs
-from planner.search.pools.space import may_run, orders, plain, seatings, spans, stage_layouts
+from planner.search.pools.room import Needs, Rounds, makespans, needs
+from planner.search.pools.space import may_pipe, may_run, orders, seatings, stage_layouts
 from planner.search.stages.options import Mixing
-from planner.search.stages.refine import refine
+from planner.search.stages.refine import Refined, least_step, refine
 from planner.trainers.trainer import Trainer
 from planner.units import Array, IntArray
 
@@ -33,6 +38,10 @@ EQUAL = 1e-9
 """Relative difference of two steps that counts as none."""
 BATCH = 64
 """Numbers of stages whose memory is looked at together."""
+HOPES = 200
+"""Seats with numbers of chunks, of the least bounds, of which some are cut."""
+WORK = 480
+"""Chunks of all that are cut."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,7 +61,7 @@ class Pipelines:
     """What was found."""
 
     best: tuple[Placed, ...]
-    """The best layouts that were looked at, best first; the first of them is proven, none where nothing fits."""
+    """The best layouts that were looked at, best first; none where nothing fits."""
     bound: float
     """Seconds; no pipeline over several pools that fits is faster."""
     searched: int
@@ -79,10 +88,24 @@ class _Seated:
 
     row: int
     seats: Seats
+    chunks: int | None = None
+    """Of every stage, once they are chosen."""
 
 
 _Node: TypeAlias = "int | _Open | _Seated"
 """A layout by its row, the same opened, or with its seats."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Hope:
+    """Seats of a layout of several chunks."""
+
+    step: float
+    """Seconds that it may take: its bound, and what the first micro-batch and the last gradient lose on their way
+    over stages of equal chunks."""
+    bound: float
+    """Seconds that no cut of it beats."""
+    seated: _Seated
 
 
 @dataclass(slots=True)
@@ -90,23 +113,44 @@ class _State:
     site: Site
     pins: Pins
     rows: Candidates
+    chunks: list[tuple[int, ...]]
+    """Numbers of chunks that the stages of every layout may have, ascending."""
     parts: tuple[Prices, ...]
     speeds: Speeds
     needs: Needs
     reached: float
+    deadline: float
     top: int
     seats: Seats | None = None
     """The only ones that are looked at."""
     best: list[Placed] = field(default_factory=list)
+    least: float = np.inf
+    """Seconds that no cut of what was looked at beats."""
     refined: int = 0
+    work: int = 0
+    """Chunks of those layouts of several chunks a stage that were cut."""
+    stopped: bool = False
+    """Whether time ended before the search."""
     seatings: dict[int, IntArray] = field(default_factory=dict)
     numbered: Iterator[int] = field(default_factory=count)
     """Numbers for the nodes, so that equal bounds come up in the order in which they were found."""
 
     @property
+    def late(self) -> bool:
+        """Whether time has ended."""
+        self.stopped |= time.monotonic() > self.deadline
+        return self.stopped
+
+    @property
     def limit(self) -> float:
         """Seconds that a layout must beat to matter."""
         return min(self.reached, self.best[0].step if self.best else np.inf)
+
+    def rounds(self, row: int, chunks: int | None = None) -> Rounds:
+        """What stages of a layout repeat, of so many chunks where they are chosen."""
+        some = self.chunks[row] if chunks is None else (chunks,)
+        m = int(self.speeds.micro_batches[row])
+        return Rounds(m, (some[0], some[-1]), self.beside.layers)
 
     def after(self, row: int) -> float:
         """Least seconds of a layout's step that its schedule does not know."""
@@ -134,6 +178,7 @@ def search_pipelines(
     site: Site,
     pins: Pins,
     *,
+    chunked: bool = False,
     reached: float = np.inf,
     deadline: float = np.inf,
     top: int = 5,
@@ -145,39 +190,48 @@ def search_pipelines(
     Args:
         site: the question.
         pins: restrictions of degrees.
+        chunked: of several chunks a stage, interleaved; else of one, under 1F1B.
         reached: seconds of a step that is known; slower ones may be left out.
         deadline: monotonic seconds after which the best so far is returned with its bound.
         top: how many layouts to return.
         seats: where the stages stand, if that is stated.
         progress: called between layouts; what it counts as done are those that are no open question any more.
     """
-    if not spans(site.tasks[0]) or not plain(pins):
+    if not may_pipe(site, pins, chunked=chunked):
         return Pipelines((), np.inf, 0, 0, stopped=False)
-    rows, _ = stage_layouts(site, pins)
+    rows, chunks = stage_layouts(site, pins, chunked=chunked)
     if not len(rows):
         return Pipelines((), np.inf, 0, 0, stopped=False)
     parts = tuple(prices(task, rows) for task in site.tasks)
     modes = [_modes(site.tasks[0].trainer, pins, int(own)) for own in rows.recompute]
-    state = _State(
-        site, pins, rows, parts, speeds(parts, site.link), needs(parts, modes), reached, top, seats
+    fast, need = speeds(parts, site.link), needs(parts, modes)
+    state = _State(site, pins, rows, chunks, parts, fast, need, reached, deadline, top, seats)
+    heap = _first(state)
+    searched = sum(
+        state.numbers(int(each)).shape[1] * len(some)
+        for each, some in zip(fast.chips, chunks, strict=True)
     )
-    heap, stopped = _first(state), False
-    searched = sum(state.numbers(int(chips)).shape[1] for chips in state.speeds.chips)
+    several: list[_Hope] = []
     bound = heap[0][0] if heap else np.inf
     try:
         while heap and (bound := heap[0][0]) < state.limit * (1.0 - EQUAL):
-            if stopped := time.monotonic() > deadline:
+            if len(several) >= HOPES or state.late:
                 break
             if progress is not None:
                 progress(Progress(state.refined, state.refined + len(heap), state.limit, bound))
             _, _, each = heapq.heappop(heap)
+            if isinstance(each, _Seated) and chunked:
+                several += _several(state, each)
+                continue
             for least, more in _next(state, each):
                 if least < state.limit:
                     heapq.heappush(heap, (least, next(state.numbered), more))
+        _cut_some(state, several)
     except KeyboardInterrupt:
-        stopped = True
-    bound = min(state.limit, bound if stopped or heap else np.inf)
-    return Pipelines(tuple(state.best), bound, searched, state.refined, stopped)
+        state.stopped = True
+        state.least = min([state.least, *(hope.bound for hope in several)])
+    bound = min(state.limit, state.least, bound if state.stopped or heap else np.inf)
+    return Pipelines(tuple(state.best), bound, searched, state.refined, state.stopped)
 
 
 def _next(state: _State, each: _Node) -> Iterator[tuple[float, _Node]]:
@@ -190,6 +244,26 @@ def _next(state: _State, each: _Node) -> Iterator[tuple[float, _Node]]:
         yield from _tightened(state, opened)
     if opened.place < len(opened.bounds):
         yield float(opened.bounds[opened.place]), opened
+
+
+def _several(state: _State, each: _Seated) -> Iterator[_Hope]:
+    """Seats with every number of chunks that their stages may have."""
+    number, m = len(each.seats.of_stage), int(state.speeds.micro_batches[each.row])
+    for chunks in state.chunks[each.row]:
+        if number * chunks > state.beside.layers:
+            return
+        (bound,) = _bounds(state, each.row, [each.seats], chunks)
+        if bound < state.limit:
+            lost = bound * (number - 1) / (chunks * m)
+            yield _Hope(bound + lost, bound, replace(each, chunks=chunks))
+
+
+def _in_turn(several: list[_Hope]) -> list[_Hope]:
+    """The most hopeful of every number of chunks, then the second of each, and so on."""
+    ranks: dict[int | None, Iterator[int]] = defaultdict(count)
+    several = sorted(several, key=lambda hope: hope.step)
+    turns = [next(ranks[hope.seated.chunks]) for hope in several]
+    return [hope for _, hope in sorted(zip(turns, several, strict=True), key=lambda each: each[0])]
 
 
 def _first(state: _State) -> list[tuple[float, int, _Node]]:
@@ -224,32 +298,72 @@ def _tightened(state: _State, each: _Open) -> Iterator[tuple[float, _Node]]:
         if state.seats in (None, found)
     ]
     each.place += BATCH
-    pools = np.full((len(seats), max(sum(found.stages) for _, found in seats)), -1)
-    for row, (_, found) in enumerate(seats):
-        pools[row, -sum(found.stages) :] = found.of_stage
-    m = int(state.speeds.micro_batches[each.row])
-    slower, after = 1.0 + state.beside.jitter, state.after(each.row)
+    tighter = _bounds(state, each.row, [found for _, found in seats])
+    for (bound, found), least in zip(seats, tighter, strict=True):
+        yield max(bound, least), _Seated(each.row, found)
+
+
+def _bounds(
+    state: _State, row: int, seats: Sequence[Seats], chunks: int | None = None
+) -> list[float]:
+    """Seconds that no cut of a layout beats, on each of these seats, of so many chunks or of any number."""
+    pools = np.full((len(seats), max((sum(each.stages) for each in seats), default=0)), -1)
+    for place, each in enumerate(seats):
+        pools[place, -sum(each.stages) :] = each.of_stage
+    slower, after = 1.0 + state.beside.jitter, state.after(row)
     longest = (state.limit - after) / slower
-    seconds = makespans(state.needs, each.row, pools, m, state.beside.layers, longest)
-    for (bound, found), least in zip(seats, seconds.tolist(), strict=True):
-        yield max(bound, least * slower + after), _Seated(each.row, found)
+    found = makespans(state.needs, row, pools, state.rounds(row, chunks), longest)
+    return list(map(float, found * slower + after))
 
 
-def _look(state: _State, each: _Seated) -> None:
+def _look(state: _State, each: _Seated) -> Refined | None:
     """Cut a layout into stages on its pools."""
-    row = state.rows.take(np.array([each.row]))
-    if not may_run(state.site, row, each.seats):
-        return
-    known = tuple(part.take(np.array([each.row])) for part in state.parts)
-    p = placed(state.site, row, each.seats, known)
+    asked = _asked(state, each)
+    if asked is None:
+        return None
     state.refined += 1
-    trainer = state.site.tasks[0].trainer
-    mixing = _mixing(trainer.mixes_recompute, state.pins, int(row.recompute[0]))
-    found = refine(p, mixing, rooms(state.site, each.seats), state.limit)
+    found = refine(*asked, state.limit)
     if found is not None and found.step < state.reached:
         state.best.append(Placed(found.prices, each.seats, found.step, found.gap))
         state.best.sort(key=lambda each: each.step)
         del state.best[state.top :]
+    return found
+
+
+def _cut_some(state: _State, several: Sequence[_Hope]) -> None:
+    """Cut layouts into stages of several chunks; what is left bounds what no cut of any of them beats."""
+    tighter = [_tighter(state, hope) for hope in several]
+    for hope in _in_turn([hope for hope in tighter if hope is not None]):
+        bound, work = hope.bound, len(hope.seated.seats.of_stage) * (hope.seated.chunks or 1)
+        if bound < state.limit and state.work + work <= WORK and not state.late:
+            state.work += work
+            found = _look(state, hope.seated)
+            bound = max(bound, 0.0 if found is None else found.step * (1.0 - found.gap))
+        state.least = min(state.least, bound)
+
+
+def _tighter(state: _State, hope: _Hope) -> _Hope | None:
+    """The same with the bound of its own cuts; None where a rule of the trainer forbids it."""
+    if hope.bound >= state.limit or state.late:
+        return hope
+    asked = _asked(state, hope.seated)
+    if asked is None:
+        return None
+    more = max(0.0, least_step(*asked) - hope.bound)
+    return _Hope(hope.step + more, hope.bound + more, hope.seated)
+
+
+def _asked(state: _State, each: _Seated) -> tuple[Prices, Mixing, Array] | None:
+    """What :func:`refine` takes of a layout; None where a rule of the trainer forbids it."""
+    row = state.rows.take(np.array([each.row]))
+    if each.chunks is not None:
+        row = replace(row, vpp=np.array([each.chunks]))
+    if not may_run(state.site, row, each.seats):
+        return None
+    known = tuple(part.take(np.array([each.row])) for part in state.parts)
+    trainer = state.site.tasks[0].trainer
+    mixing = _mixing(trainer.mixes_recompute, state.pins, int(row.recompute[0]))
+    return placed(state.site, row, each.seats, known), mixing, rooms(state.site, each.seats)
 
 
 def _modes(trainer: Trainer, pins: Pins, own: int) -> list[int]:

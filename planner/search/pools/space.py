@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from itertools import permutations, product
 
 import numpy as np
 
-from planner.candidates import RECOMPUTE, SCHEDULES, Candidates, concatenate
+from planner.candidates import RECOMPUTE, SCHEDULES, Candidates, concatenate, distinct
 from planner.search.pins import Pin, Pins
 from planner.search.pools.place import Seats, Site
 from planner.search.space import build_space
@@ -17,43 +17,59 @@ from planner.trainers.trainer import Task
 from planner.trainers.wording import divisors
 from planner.units import IntArray
 
-TWO = (
-    Pin("pp=2", "pp", "=", 2),
-    Pin("vpp=1", "vpp", "=", 1),
-    Pin("schedule=1f1b", "schedule", "=", SCHEDULES.index("1f1b")),
-)
+TWO = Pin("pp=2", "pp", "=", 2)
 """A pipeline of two stages stands for all of them: rules that look at their number are asked again."""
-SEATED = ("pp", "vpp", "schedule")
-"""Columns that seats decide, or that are the same for all of them."""
 
 
-def plain(pins: Pins) -> bool:
-    """Whether pins allow what is searched on several pools: one chunk a stage, under 1F1B."""
-    return all(
-        pin.keeps(np.array(each.value)) for each in TWO[1:] for pin in pins.on((each.column,))
-    )
+def may_pipe(site: Site, pins: Pins, *, chunked: bool = False) -> bool:
+    """Whether stages can stand on different pools, of several chunks or of one.
 
-
-def spans(task: Task) -> bool:
-    """Whether a trainer can put stages on different pools: it has a pipeline whose stages may be uneven."""
-    return "pp" in task.trainer.axes and task.trainer.uneven_stages
-
-
-def stage_layouts(site: Site, pins: Pins) -> tuple[Candidates, int]:
-    """Every way to divide one stage, under 1F1B and with stages outermost on the chips; and how many there are.
-
-    Every stage has the same degrees, as trainers need it.
+    The trainer needs a pipeline whose stages may be uneven, and pins leave such schedules.
     """
-    fixed = tuple(pin for pin in pins.pins if pin.column not in SEATED)
-    pins = Pins((*fixed, *TWO), pins.copy_kv)
+    trainer, name = site.tasks[0].trainer, "interleaved" if chunked else "1f1b"
+    schedule = np.array(SCHEDULES.index(name))
+    if not (trainer.uneven_stages and name in trainer.schedules) or pins.fixed("pp") == 1:
+        return False
+    if not all(pin.keeps(schedule) for pin in pins.on(("schedule",))):
+        return False
+    one = all(pin.keeps(np.array(1)) for pin in pins.on(("vpp",)))
+    return pins.fixed("vpp") != 1 if chunked else one
+
+
+def stage_layouts(
+    site: Site, pins: Pins, *, chunked: bool = False
+) -> tuple[Candidates, list[tuple[int, ...]]]:
+    """Every way to divide one stage, with stages outermost on the chips; and how many chunks it may have.
+
+    Every stage has the same degrees, as trainers need it, and the same number of chunks, of as many layers as its chips
+    are fast.
+
+    Args:
+        site: the question.
+        pins: restrictions of degrees.
+        chunked: several chunks, interleaved; else one, under 1F1B.
+
+    Returns:
+        Layouts with the fewest chunks that each may have, and for each all numbers of them, ascending.
+    """
+    fixed = tuple(pin for pin in pins.pins if pin.column != "pp")
+    pins = Pins((*fixed, TWO), pins.copy_kv)
     task = max(site.tasks, key=lambda each: each.cluster.num_chips)
-    tables, searched = [], 0
+    task = replace(task, uneven_chunks=True)
+    schedule = SCHEDULES.index("interleaved" if chunked else "1f1b")
+    tables = []
     for chips in stage_sizes(site):
         cluster = replace(task.cluster, num_chips=2 * chips)
         space = build_space(replace(task, cluster=cluster), pins)
-        tables.append(_kept(space.candidates, task, pins))
-        searched += space.searched
-    return concatenate(tables), searched
+        rows = space.candidates
+        tables.append(_kept(rows.take(rows.schedule == schedule), task, pins))
+    every = concatenate(tables)
+    names = [each.name for each in fields(every) if each.name != "vpp"]
+    order = np.argsort(every.vpp, kind="stable")
+    first, index = distinct([getattr(every, name)[order] for name in names])
+    ends = np.cumsum(np.bincount(index, minlength=len(first)))[:-1]
+    counts = np.split(every.vpp[order][np.argsort(index, kind="stable")], ends)
+    return every.take(order[first]), [tuple(each.tolist()) for each in counts]
 
 
 def _kept(rows: Candidates, task: Task, pins: Pins) -> Candidates:
@@ -103,7 +119,7 @@ def may_run(site: Site, row: Candidates, seats: Seats) -> bool:
     """Whether a layout keeps every rule of the trainer with so many stages, on each of its pools."""
     row = replace(row, pp=np.array([sum(seats.stages)]))
     used = int(row.ranks[0])
-    tasks = (site.tasks[pool] for pool in seats.pools)
+    tasks = (replace(site.tasks[pool], uneven_chunks=True) for pool in seats.pools)
     return all(
         allowed(replace(task, cluster=replace(task.cluster, num_chips=used)), row)[0]
         for task in tasks

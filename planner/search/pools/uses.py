@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -14,7 +15,7 @@ from planner.search.engine import Outcome, Progress, search
 from planner.search.pins import Pins
 from planner.search.pools.place import Site, spanning_tasks, spread
 from planner.search.pools.search import Pipelines, search_pipelines
-from planner.search.pools.space import plain, spans
+from planner.search.pools.space import may_pipe
 from planner.search.space import Space
 from planner.search.stages.options import Mixing
 from planner.search.stages.refine import refine
@@ -27,7 +28,7 @@ SLACK = 1.2
 """How many times as long as the best other way stages on several pools may take to be told."""
 
 ALIKE = "all chips alike, the slowest sets the pace"
-SEVERAL = "stages on several pools"
+SEVERAL, CHUNKED = "stages on several pools", "stages of several chunks on several pools"
 UNSEEN = "not looked at"
 
 
@@ -85,20 +86,22 @@ def ways(
         if progress is not None:
             progress(replace(state, best=best if best < np.inf else None))
 
-    def stages(until: float) -> Way:
-        reached = SLACK * min(way.step for way in found)
+    def stages(until: float, *, chunked: bool = False) -> Way:
+        reached = (1.0 if chunked else SLACK) * min(way.step for way in found)
         pipelines = search_pipelines(
-            site, pins, reached=reached, deadline=until, top=top, progress=told
+            site, pins, chunked=chunked, reached=reached, deadline=until, top=top, progress=told
         )
-        return _stages(site, pipelines)
+        return _stages(site, CHUNKED if chunked else SEVERAL, pipelines)
 
     def alone(pool: int) -> Callable[[float], Way]:
         return lambda until: _alone(site, pool, pins, top, until, told)
 
     looks = [(_only(task), task.cluster.num_chips, alone(i)) for i, task in enumerate(site.tasks)]
     looks.append((ALIKE, site.num_chips, lambda until: replicas(site, pins, top, until, told)))
-    if spans(site.tasks[0]) and plain(pins):
+    if may_pipe(site, pins):
         looks.append((SEVERAL, site.num_chips, stages))
+    if may_pipe(site, pins, chunked=True):
+        looks.append((CHUNKED, site.num_chips, partial(stages, chunked=True)))
     for text, chips, look in looks:
         try:
             found.append(look(deadline))
@@ -226,13 +229,13 @@ def _priced(p: Prices) -> tuple[float, float]:
     return float(step), float(memory_of_stages(p, times.blocks).total.max())
 
 
-def _stages(site: Site, found: Pipelines) -> Way:
+def _stages(site: Site, text: str, found: Pipelines) -> Way:
     """Stages on several pools."""
     note = ""
     if not found.best:
         note = "nothing fits" if np.isinf(found.bound) else f"{show_seconds(found.bound)} or more"
     return Way(
-        text=SEVERAL,
+        text=text,
         chips=int(found.best[0].prices.rows.ranks[0]) if found.best else site.num_chips,
         bound=found.bound,
         rows=tuple(each.prices for each in found.best),

@@ -16,9 +16,10 @@ from planner.cost.cut import FULL, NONE, SELECTIVE, Cut, blocks_of_cuts, cut_blo
 from planner.cost.makespan import makespan
 from planner.cost.orders import Schedule
 from planner.cost.prices import Prices, after_seconds, block_seconds, cut_of, weight_seconds
-from planner.search.stages.levelled import floor, solve
+from planner.search.stages.levelled import Levelled, exhausted, filled, floor, possible, solve
 from planner.search.stages.probes import Open, Settled, settle
 from planner.search.stages.runs import Fastest, Runs
+from planner.search.stages.solver import PROVEN
 from planner.units import Array, IntArray
 
 Key = tuple[tuple[int, ...], int]
@@ -36,16 +37,18 @@ class Chunked(Runs):
         """
         assert self.p.cut is not None
         even = self.p.cut.layers
-        after = self._after()
-        bound = self._bound() + after
+        after, bound = self._after(), self.bound()
         least = np.minimum(even, 1)
         for count in self._counts(int(even.max())):
             if self._levelled(count) + after >= reached:
                 continue
             pricing = Priced(self, count)
             if self.vpp > 1 and self.p.task.trainer.uneven_stages:
-                found = solve(pricing, pricing.stage, even, least, bound, reached)
+                others = [cut for cut in self._filled(pricing) if (cut >= least).all()]
+                start = others[0] if others and self.p.mix is not None else even
+                found = solve(pricing, pricing.stage, start, least, bound, reached, others)
                 if found is not None:
+                    found = self._exhausted(pricing, found, bound, reached)
                     gap = 1.0 - max(bound, found.bound) / found.makespan
                     yield pricing.cut(found.layers, found.again), max(0.0, gap)
                 fits = np.isfinite(pricing.seconds).all()
@@ -53,6 +56,30 @@ class Chunked(Runs):
                 yield pricing.cut(even), 0.0
             if fits:
                 return  # recomputing more is no faster
+
+    def bound(self) -> float:
+        """Seconds of the schedule and what follows it, less jitter, that no cut beats."""
+        return self._bound() + self._after()
+
+    def _exhausted(
+        self, pricing: Priced, found: Levelled, bound: float, reached: float
+    ) -> Levelled:
+        """The best cut, proven where few others are possible and stages have no choice in what they recompute."""
+        free = not self.counted and self.mixing != "alike"
+        known = min(found.makespan, reached)
+        if free or len(self.model.blocks) > 1 or bound >= known * (1.0 - PROVEN):
+            return found
+        last = known * (1.0 - PROVEN) - self._after()
+        cuts = possible(self._busy + self.lead[:, None], self.model.num_layers, pricing.stage, last)
+        return found if cuts is None else exhausted(pricing, cuts, found, known)
+
+    def _filled(self, pricing: Priced) -> list[IntArray]:
+        """Cuts that level what stages take, with and without what the schedule takes before and after them."""
+        return [
+            cut
+            for lead in (np.zeros_like(pricing.lead), pricing.lead)
+            for cut in filled(self._busy + lead[:, None], self.model.num_layers, pricing.stage)
+        ]
 
     def _counts(self, most: int) -> Sequence[int | None]:
         """Numbers of layers of every chunk that run again as a whole, as they are tried; None where stages are free."""
@@ -108,30 +135,45 @@ class Chunked(Runs):
         """Seconds that no cut beats of whose chunks so many layers run again as a whole; None for any number.
 
         Proof: where layers are equal, stage i runs all micro-batches of what it holds, after the first one has passed
-        a chunk of every stage before, and the last one's gradients go back through these under 1F1B's order; no such
-        chunk is empty, but the first may be. A stage holds no more than fits with all that its chunks may recompute.
+        a chunk of every stage before, and the last one's gradients go back through these under 1F1B's order; no chunk
+        is empty. A stage holds no more than fits with all that its chunks may recompute.
         """
         if len(self.model.blocks) > 1 or self.vpp == 1:
             return 0.0
-        found, loads = self._alone
+        loads = self._busy + self.lead[:, None]
         if count is not None:
-            loads = np.where(found.full <= count * self.vpp, loads, np.inf)
+            loads = np.where(self._alone.full <= count * self.vpp, loads, np.inf)
         return floor(loads, self.model.num_layers)
 
     @cached_property
-    def _alone(self) -> tuple[Fastest, Array]:
-        """What stages hold at best, by the number of equal layers, and seconds until a schedule of it ends."""
-        p, both = self.p, Schedule(int(self.p.rows.schedule[0])) == Schedule.INTERLEAVED
-        assert p.cut is not None
-        most = min(self.model.num_layers, 2 * int(p.cut.layers.sum()) // self.pp + 2)
-        found = self.fastest(self.held([(0,) * n for n in range(most + 1)]))
-        forward, backward = _fastest(self._light)
-        layer, first = 1 + int(self._light.rows.recompute[0]) * len(self.model.blocks), 0
-        passed = np.full(self.pp, forward[layer] + both * backward[layer])
-        passed[0] = forward[first] + both * backward[first]
-        passed += (1 + both) * p.delays(self.pp)[0]
-        lead = np.cumsum(passed) - passed
-        return found, int(p.micro_batches[0]) * found.seconds + lead[:, None]
+    def _alone(self) -> Fastest:
+        """What stages hold at best, by the number of layers, all of the most frequent kind."""
+        kind, layers = int(np.bincount(self.model.layers).argmax()), self.model.num_layers
+        most = layers if self.p.mix is not None else min(layers, 2 * layers // self.pp + 2)
+        return self.fastest(self.held([(kind,) * n for n in range(most + 1)]))
+
+    @cached_property
+    def _busy(self) -> Array:
+        """Seconds in which every stage is busy, by the number of its layers; ``(stages, numbers)``."""
+        return int(self.p.micro_batches[0]) * self._alone.seconds
+
+    @cached_property
+    def lead(self) -> Array:
+        """Least seconds in which a first micro-batch passes the stages before, and interleaved its gradient in the end.
+
+        A chunk holds a layer at least; ``(stages,)``.
+        """
+        p, both = self.p, int(self.p.rows.schedule[0]) == Schedule.INTERLEAVED
+        mode = int(self._light.rows.recompute[0])
+        columns, each = np.array([0, 1 + mode * len(self.model.blocks)]), []
+        for part in (self._light,) if p.mix is None else p.mix.parts:
+            forward, backward = (seconds[0, columns] for seconds in block_seconds(part))
+            passed = np.full((1, self.pp), forward[1] + both * backward[1])
+            passed[0, 0] += forward[0] + both * backward[0]
+            each.append(passed)
+        passed = each[0] if p.mix is None else p.mix.slowest(each)
+        passed = passed[0] + (1 + both) * p.delays(self.pp)[0]
+        return np.asarray(np.cumsum(passed) - passed)
 
 
 def _fastest(p: Prices) -> tuple[Array, Array]:
@@ -249,6 +291,11 @@ class Priced:
 
     def _again(self, cuts: IntArray) -> tuple[IntArray, IntArray]:
         """How many layers of every chunk run again as a whole, and in part; ``(n, chunks)`` each."""
+        none, mode = np.zeros_like(cuts), int(self.runs.p.rows.recompute[0])
+        if self.count is not None:
+            return np.minimum(cuts, self.count), none
+        if self.runs.mixing == "alike":
+            return cuts if mode == FULL else none, cuts if mode == SELECTIVE else none
         numbers = self._numbers(cuts)
         full, part = self.again[:, np.arange(self.runs.pp), numbers]
         return self._spread(cuts, full, part)

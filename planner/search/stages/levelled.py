@@ -8,9 +8,10 @@ cuts are all simulated.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from itertools import combinations_with_replacement
-from math import comb
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations_with_replacement, product
+from math import comb, prod
 from typing import Protocol, TypeAlias
 
 import numpy as np
@@ -20,6 +21,10 @@ from planner.units import Array, IntArray, unique
 
 EXHAUSTIVE = 1500
 """Number of cuts up to which every one is simulated."""
+MANY = 8000
+"""Number of cuts no stage of which takes too long up to which all are looked at."""
+BATCH = 128
+"""Cuts that are simulated together."""
 FEW = 16
 """Chunks up to which every layer may move to every chunk."""
 ROUNDS = {True: 8, False: 4}
@@ -34,6 +39,8 @@ SHIFTS = 48
 """Cuts that shift a layer between neighbouring chunks that are looked at; those that relieve the busiest stages."""
 EQUAL = 1e-9
 """Relative difference of two times that counts as none."""
+DIGITS = 9
+"""The same in digits."""
 
 _Timed: TypeAlias = tuple[float, tuple[int, ...]]
 """Seconds of a cut, and its layers."""
@@ -79,6 +86,7 @@ def solve(
     least: IntArray,
     enough: float = 0.0,
     reached: float = np.inf,
+    others: Sequence[IntArray] = (),
 ) -> Levelled | None:
     """The cut of the least makespan that is found, never a worse one than the first; None where none fits.
 
@@ -89,13 +97,14 @@ def solve(
         least: layers that a chunk must hold; ``(chunks,)``.
         enough: seconds that no cut beats; a cut that reaches them is not improved.
         reached: seconds that another cut than the first must stay below to be of use.
+        others: more cuts that may be good.
     """
     if comb(int((start - least).sum()) + len(start) - 1, len(start) - 1) <= EXHAUSTIVE:
         return _best_of_all(pricing, _every(int(start.sum()), least))
     first = _simulated(pricing, start[None])
     if first and first[0][0] <= enough * (1.0 + EQUAL):
         return Levelled(start, first[0][0], 0.0)
-    near = [start]
+    near = [start, *others]
     for lead in (np.zeros_like(pricing.lead), pricing.lead):
         level = _levelled(pricing, lead, stage, start, least)
         near += [level, *_turned(level, stage, least)]
@@ -162,6 +171,90 @@ def floor(values: Array, num_layers: int) -> float:
         else:
             low = middle + 1
     return float(times[low]) if low < len(times) else np.inf
+
+
+def filled(values: Array, num_layers: int, stage: IntArray) -> list[IntArray]:
+    """Cuts whose busiest stage takes the least time that holds all layers together; none where none does.
+
+    That time leaves room for some layers more. Of the stages that take most, those that do without one are the first,
+    which the others wait for at the start and in the end, or the last, so that the busiest stage is an earlier one.
+    Where the chunks of a stage are not equal, the first ones are larger, or the last.
+
+    Args:
+        values: as of :func:`floor`.
+        num_layers: equal ones.
+        stage: on which stage every chunk stands; ``(chunks,)``.
+    """
+    least = floor(values, num_layers)
+    held = (values <= least * (1.0 + EQUAL)).sum(axis=1) - 1
+    spare = int(held.sum()) - num_layers
+    count = len(stage) // len(held)
+    if np.isinf(least) or spare < 0:
+        return []
+    found, place = [], np.arange(len(held))
+    busy = np.round(values[place, held] / least, DIGITS)
+    for order in (np.lexsort((place, -busy)), np.lexsort((-place, -busy))):
+        sizes = held - spare // len(held)
+        sizes[order[: spare % len(held)]] -= 1
+        for turns in (np.arange(count), np.arange(count)[::-1]):
+            more = turns[:, None] < sizes % count
+            table = sizes // count + more
+            found.append(table[np.repeat(np.arange(count), len(held)), stage])
+    return [cut for cut in found if cut.min() >= 0]
+
+
+def possible(values: Array, num_layers: int, stage: IntArray, known: float) -> IntArray | None:
+    """All cuts none of whose stages takes as long as what is known and none of whose chunks is empty.
+
+    Args:
+        values: as of :func:`floor`.
+        num_layers: equal ones.
+        stage: on which stage every chunk stands; ``(chunks,)``.
+        known: seconds.
+
+    Returns:
+        ``(n, chunks)``; None where they are more than ``MANY``, or of more layers than values are known of.
+
+    >>> possible(np.arange(5) * np.array([[1.0], [3.0]]), 4, np.array([0, 1, 0, 1]), 7.0).tolist()
+    [[1, 1, 1, 1]]
+    """
+    if values.shape[1] <= num_layers and (values[:, -1] < known).any():
+        return None
+    count = len(stage) // len(values)
+    sizes = [np.flatnonzero(row < known) for row in values]
+    held = [each[each >= count].tolist() for each in sizes]
+    if not all(held):
+        return np.empty((0, len(stage)), np.int64)
+    wholes: list[tuple[int, ...]] = [()]
+    for place, each in enumerate(held):
+        most = sum(max(later) for later in held[place + 1 :])
+        wholes = [(*w, n) for w in wholes for n in each if sum(w) + n + most >= num_layers]
+        wholes = [whole for whole in wholes if sum(whole) <= num_layers]
+        if sum(prod(comb(n - 1, count - 1) for n in whole) for whole in wholes) > MANY:
+            return None
+    found = []
+    for whole in wholes:
+        splits = [_every(n, np.ones(count, np.int64)).tolist() for n in whole]
+        found += list(product(*splits))
+    cuts = np.array(found, np.int64).reshape(len(found), len(values), count)
+    turn = np.cumsum(stage == stage[:, None], axis=1)[np.arange(len(stage)), np.arange(len(stage))]
+    return np.asarray(cuts[:, stage, turn - 1])
+
+
+def exhausted(pricing: Pricing, cuts: IntArray, best: Levelled, known: float) -> Levelled:
+    """The best of these cuts and one that is known; none is faster than it or than ``known`` seconds."""
+    if len(cuts):
+        bounds = pricing.bounds(cuts)
+        order = np.argsort(bounds, kind="stable")
+        for some in np.split(order, range(BATCH, len(order), BATCH)):
+            some = some[bounds[some] < known]
+            if not len(some):
+                break
+            some = some[np.isfinite(pricing.loads(cuts[some])).all(axis=1)]
+            if len(some) and (seconds := pricing.makespans(cuts[some])).min() < known:
+                known = float(seconds.min())
+                best = Levelled(cuts[some[seconds.argmin()]], known, 0.0)
+    return replace(best, bound=known)
 
 
 def _best_of_all(pricing: Pricing, cuts: IntArray) -> Levelled | None:

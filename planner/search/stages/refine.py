@@ -48,17 +48,12 @@ def refine(
         stages' times, or where something is in host memory.
     """
     schedule = Schedule(int(p.rows.schedule[0]))
-    pp, vpp = int(p.rows.pp[0]), int(p.rows.vpp[0])
-    alone = pp == 1 and mixing == "alike"
+    alone = int(p.rows.pp[0]) == 1 and mixing == "alike"
     if alone or schedule.adaptive or p.rows.offload[0]:
         return None
-    layers = even_cut(p.task.model.num_layers, pp, vpp)
-    wide = with_cut(_alone(p), uniform(layers, int(p.rows.recompute[0])))
-    one = Single if p.mix is None else OnPools
-    overhead = p.task.trainer.overhead
-    jitter = 1.0 + overhead.jitter * (pp > 1)
-    longest = (reached - overhead.step - float(p.sends.ends[0])) / jitter
-    search = (Chunked if vpp > 1 or pp == 1 else one)(wide, mixing, limit)
+    wide, slower, rest = _wide(p)
+    search = _cuts(wide, mixing, limit)
+    longest = (reached - rest) / slower
     best, least = None, np.inf
     for cut, gap in search.cuts(longest):
         rows = replace(wide.rows, recompute=np.array([cut.base]))
@@ -69,6 +64,28 @@ def refine(
         if best is None or found.step < best.step:
             best = found
     return best and replace(best, gap=max(0.0, 1.0 - least / best.step))
+
+
+def least_step(p: Prices, mixing: Mixing, limit: float | Array) -> float:
+    """Seconds of a step that no cut of a layout of several chunks beats; arguments as of :func:`refine`."""
+    wide, slower, rest = _wide(p)
+    return Chunked(wide, mixing, limit).bound() * slower + rest
+
+
+def _wide(p: Prices) -> tuple[Prices, float, float]:
+    """A layout with an even cut, how much slower a pipeline is than its schedule, and what a step takes besides."""
+    pp, vpp = int(p.rows.pp[0]), int(p.rows.vpp[0])
+    layers = even_cut(p.task.model.num_layers, pp, vpp)
+    overhead = p.task.trainer.overhead
+    wide = with_cut(_alone(p), uniform(layers, int(p.rows.recompute[0])))
+    return wide, 1.0 + overhead.jitter * (pp > 1), overhead.step + float(p.sends.ends[0])
+
+
+def _cuts(wide: Prices, mixing: Mixing, limit: float | Array) -> Chunked | Single:
+    """What finds the cuts of a layout."""
+    if int(wide.rows.vpp[0]) > 1 or int(wide.rows.pp[0]) == 1:
+        return Chunked(wide, mixing, limit)
+    return (Single if wide.mix is None else OnPools)(wide, mixing, limit)
 
 
 def _alone(p: Prices) -> Prices:
