@@ -18,8 +18,8 @@ test: $(VENV)/.developing
 # Megatron and MaxText ask for a newer Python than the code needs that is run here.
 test-exports: .venv-exports/.ready
 	TORCHTITAN_02=.venv-exports/torchtitan-0.2 .venv-exports/bin/python -m pytest tests/acceptance
-	.venv-exports/mindspore/bin/python -m pytest tests/acceptance/test_mindspore.py
-	.venv-exports/mindformers/bin/python -m pytest tests/acceptance/test_mindformers.py
+	.venv-exports/mindspore/bin/python -m pytest tests/acceptance/test_mindspore.py tests/acceptance/test_matrix.py
+	.venv-exports/mindformers/bin/python -m pytest tests/acceptance/test_mindformers.py tests/acceptance/test_matrix.py
 
 .venv-exports/.ready: pyproject.toml
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed: make PYTHON=/path/to/python" >&2; exit 1; }

@@ -10,6 +10,7 @@ from planner.export.files import File
 from planner.export.loop import loop, started
 from planner.export.refusal import LEVELS, Limits, any_level, no_axis, offloads, pinned
 from planner.export.remeasure import Remeasured, remeasure
+from planner.export.shape import shape_of
 from planner.export.view import View, commented, header
 from planner.export.yaml_text import yaml_text
 from planner.units import Json
@@ -51,6 +52,7 @@ def check(limits: Limits, view: View) -> None:
         f"states over {d.shard_group} ranks, which cut through a ring of cp {d.cp}",
         pinned(f"shard-group={d.dp * d.cp}"),
     )
+    _whole_experts(limits, view)
     limits.refuse(
         d.recompute == "selective",
         "selective recompute",
@@ -64,6 +66,21 @@ def check(limits: Limits, view: View) -> None:
     )
     limits.refuse(
         view.level > 0 and d.dp * d.cp == 1, "sharded states on one data rank", pinned("zero=0")
+    )
+
+
+def _whole_experts(limits: Limits, view: View) -> None:
+    """Refuses more ranks of a shard group than experts: transformers has one weight for all.
+
+    FSDP2 cuts dim 0 of it: ranks beyond the experts hold none, the others as many times more.
+    """
+    experts, group = shape_of(view).experts, view.degrees.shard_group
+    data = view.degrees.dp * view.degrees.cp
+    near = max(n for n in range(1, data + 1) if data % n == 0 and experts % n == 0)
+    limits.refuse(
+        view.level > 0 and experts > 0 and experts % group > 0,
+        f"{experts} experts sharded over {group} ranks: FSDP2 cuts their weight by expert, into unequal parts",
+        pinned(f"shard-group={near}"),
     )
 
 

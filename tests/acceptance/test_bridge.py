@@ -10,6 +10,7 @@ import os
 import sys
 import types
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -17,8 +18,10 @@ import pytest
 from megatron_cpu import load
 from plans import plan
 
+from planner.export.shape import shape_of
 from planner.export.targets import export
 from planner.export.view import View
+from planner.plan.schema import Plan
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 NAMES = ["dense", "data", "copies", "uneven", "inside", "instances", "megatron-host"]
@@ -82,8 +85,9 @@ def _import(*names: str) -> list[Any]:
     raise AssertionError("Megatron-Bridge misses more packages than it should")
 
 
-@pytest.fixture(scope="module")
-def bridge() -> list[Any]:
+@cache
+def loaded() -> list[Any]:
+    """Its configuration, common recipes, overrides and package."""
     load()
     for name in ("megatron.core.extensions", "megatron.core.models.gpt"):
         importlib.import_module(name)
@@ -95,12 +99,35 @@ def bridge() -> list[Any]:
     )
 
 
+def described(made: Plan) -> Any:
+    """The model of a plan as transformers describes it, since nothing asks the hub here."""
+    from transformers import LlamaConfig, Qwen3MoeConfig
+
+    shape = shape_of(View(made))
+    sizes = {
+        "num_hidden_layers": shape.layers, "hidden_size": shape.hidden, "vocab_size": shape.vocab,
+        "intermediate_size": shape.ffn or shape.expert_ffn, "num_attention_heads": shape.heads,
+        "num_key_value_heads": shape.kv_heads, "max_position_embeddings": made.recipe.seq,
+    }  # fmt: skip
+    if not shape.experts:
+        return LlamaConfig(**sizes, architectures=["LlamaForCausalLM"])
+    experts = {"num_experts": shape.experts, "num_experts_per_tok": shape.top_k}
+    experts |= {"moe_intermediate_size": shape.expert_ffn, "head_dim": shape.head_dim}
+    return Qwen3MoeConfig(**sizes, **experts, architectures=["Qwen3MoeForCausalLM"])
+
+
+@pytest.fixture(scope="module")
+def bridge() -> list[Any]:
+    return loaded()
+
+
 def configured(bridge: Sequence[Any], name: str, extra: Sequence[str] = ()) -> Any:
     import torch
-    from transformers import LlamaConfig
 
     config, common, overriding, package = bridge
     torch.cuda.get_device_capability = lambda *a, **k: (9, 0)
+    chip = types.SimpleNamespace(major=9, minor=0, name="NVIDIA H100 80GB HBM3")
+    torch.cuda.get_device_properties = lambda *a, **k: chip
     data = json.loads(
         next(f.text for f in export(plan(name), "megatron-bridge") if f.name == "bridge.json")
     )
@@ -108,13 +135,11 @@ def configured(bridge: Sequence[Any], name: str, extra: Sequence[str] = ()) -> A
         data["environment"], WORLD_SIZE=str(data["world_size"]), RANK="0", LOCAL_RANK="0"
     )
     recipe = common._pretrain_common()
-    llama = LlamaConfig(
-        hidden_size=4096, intermediate_size=14336, num_hidden_layers=32, num_attention_heads=32,
-        num_key_value_heads=8, vocab_size=128256, max_position_embeddings=8192, architectures=["LlamaForCausalLM"],
-    )  # fmt: skip
-    recipe.model = package.AutoBridge.from_hf_config(llama).to_megatron_provider(load_weights=False)
+    hub = described(plan(name))
+    recipe.model = package.AutoBridge.from_hf_config(hub).to_megatron_provider(load_weights=False)
     recipe.model.apply_rope_fusion, recipe.model.transformer_impl = False, "local"
-    recipe.tokenizer.tokenizer_type, recipe.tokenizer.vocab_size = "NullTokenizer", 128256
+    recipe.model.moe_permute_fusion = False  # as the two above, only Transformer Engine has it
+    recipe.tokenizer.tokenizer_type, recipe.tokenizer.vocab_size = "NullTokenizer", hub.vocab_size
     recipe.dataset.blend = None
     recipe.train.train_iters, recipe.scheduler.lr_warmup_iters = 100, 10
     recipe = overriding.process_config_with_overrides(

@@ -9,6 +9,7 @@ import importlib.util
 import json
 import sys
 import types
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,12 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 @pytest.fixture(scope="module")
 def galvatron() -> Any:
+    return parser()
+
+
+@cache
+def parser() -> Any:
+    """The file that expands strategies, loaded by itself."""
     spec = importlib.util.find_spec("galvatron")
     assert spec is not None
     folder = Path(next(iter(spec.submodule_search_locations or ())))

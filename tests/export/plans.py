@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+from matrix import cell
+
 from planner.api import Question, price
 from planner.plan.schema import Plan
 
@@ -49,7 +51,9 @@ LAYOUTS: dict[str, tuple[str, str, str, int, int, str]] = {
 
 @lru_cache
 def plan(name: str) -> Plan:
-    """A plan of the table, priced once."""
+    """A plan of the table, or of a cell such as ``megatron/dense``, priced once."""
+    if "/" in name:
+        return cell(name)
     model, cluster, trainer, batch, seq, layout = LAYOUTS[name]
     question = Question(
         model=model, cluster=cluster, trainer=trainer, global_batch=batch, seq_len=seq

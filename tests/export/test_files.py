@@ -117,6 +117,18 @@ def test_refusals(layout: str, to: str, phrase: str, nearest: str) -> None:
     assert any(phrase in fault and nearest in fault for fault in faults), faults
 
 
+def test_experts_are_sharded_whole_by_accelerate() -> None:
+    """transformers holds the experts of a layer as one weight, of which FSDP2 gives whole experts to ranks."""
+    for to in ("accelerate", "transformers"):
+        wide = stated("mixtral-8x7b", "h100-sxm:64", "fsdp", "zero=3,recompute=full")
+        with pytest.raises(
+            PlannerError, match=r"8 experts sharded over 64 ranks.*\n.*shard-group=8"
+        ):
+            export(wide, to)
+        near = stated("mixtral-8x7b", "h100-sxm:64", "fsdp", "zero=3,shard-group=8,recompute=full")
+        assert export(near, to)
+
+
 def test_narrow_moments_need_the_distributed_optimizer() -> None:
     """OptimizerConfig asserts it of the precision-aware optimizer, on one data rank as well."""
     copies, alone = plan("copies"), plan("megatron-alone")
