@@ -63,11 +63,13 @@ def read_cluster(spec: str, folders: Sequence[Path] = (), *, notes: bool = True)
     if count is not None:
         nodes, per = count
         told = tuple(text for text in cluster.assumed if text != ONE_HOST)
-        cluster = replace(cluster, assumed=told)
+        usual = cluster = replace(cluster, assumed=told)
         cluster = (
             replace(cluster, num_chips=nodes) if per is None else _reshaped(cluster, nodes, per)
         )
-        if _NODES.fullmatch(asked := spec.rpartition(":")[2].strip()):
+        if not _NODES.fullmatch(asked := spec.rpartition(":")[2].strip()):
+            cluster = cluster if per is None else _whole_hosts(cluster, usual, per)
+        else:
             size = f"nodes of {asked} chips count as {nodes} of {per}, whose groups no node cuts"
             cluster = replace(cluster, assumed=(size, *cluster.assumed))
     limit = cluster.levels[-1].size
@@ -277,6 +279,16 @@ def _reshaped(cluster: Cluster, nodes: int, per: int) -> Cluster:
             outer = [_rounded(level, per) for level in levels[at + 1 :]]
             levels = [*inner, _cut(levels[at], per), *outer]
     return replace(cluster, num_chips=nodes * per, levels=tuple(levels), chips_per_host=host)
+
+
+def _whole_hosts(cluster: Cluster, usual: Cluster, per: int) -> Cluster:
+    """Nodes of so few chips have all of a usual host's memory, as a job on a part of a host has."""
+    more = max(1.0, usual.chips_per_host / per)
+    return replace(
+        cluster,
+        host_memory=usual.host_memory and usual.host_memory * more,
+        host_memory_bandwidth=usual.host_memory_bandwidth * more,
+    )
 
 
 def _cut(level: Level, size: int) -> Level:

@@ -401,3 +401,17 @@ def test_nodes_of_unlike_sizes_are_groups_that_no_node_cuts():
     (only,) = faults("h100-sxm:0,4")
     assert only.code == "C02"
     assert "8,8,4" in only.fix[0]
+
+
+@pytest.mark.parametrize(("count", "nodes"), [("1", "1x1"), ("4", "1x4"), ("8", "1x8")])
+def test_a_number_of_chips_and_one_node_of_them_have_the_same_host(count, nodes):
+    one, other = (read_cluster(f"h100-sxm:{spec}") for spec in (count, nodes))
+    assert one.host == other.host
+    eight = read_cluster("h100-sxm:8").host
+    assert one.host.memory == 8 / int(count) * eight.memory
+
+
+def test_every_node_of_few_chips_has_a_whole_host_and_cut_nodes_do_not():
+    eight = read_cluster("h100-sxm:16x8").host
+    assert read_cluster("h100-sxm:16x2").host.memory == 4 * eight.memory
+    assert read_cluster("h100-sxm:8,8,4").host.memory == eight.memory
