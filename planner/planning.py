@@ -13,7 +13,7 @@ from planner.plan.schema import NoPlan, Plan
 from planner.question import Question, Understood, understand
 from planner.search.answer import build_plan
 from planner.search.engine import Outcome, Progress, search
-from planner.search.front import front
+from planner.search.front import front, with_host_memory
 from planner.search.idle import better, divides_badly, fewer
 from planner.search.pin_prices import Without, pin_prices
 from planner.search.pins import Pins
@@ -47,6 +47,7 @@ def plan(
     outcome, idle = _some_idle(known, question, outcome, deadline)
     if outcome.best is not None:
         if question.objective == "pareto":
+            outcome = with_host_memory(known.pins, outcome)
             outcome = front(known.task, outcome, question.top, deadline)
         header = replace(
             header_of(known, known.pins),

@@ -260,7 +260,7 @@ def searched(plan: Plan, width: int) -> list[Line]:
     caution: Style = "" if proof.optimal else "caution"
     told = [counts, bound]
     if (
-        not stated
+        not (stated or proof.front)
         and plan.degrees.offload == "none"
         and not any("offload" in pin for pin in plan.pins)
     ):
@@ -269,7 +269,7 @@ def searched(plan: Plan, width: int) -> list[Line]:
             "Host memory was not looked at."
             if proof.stopped
             else f"In host memory row {moved[0]} is faster by less than predictions scatter."
-            if moved and not plan.proof.front
+            if moved
             else "Nothing in host memory would be faster."
         )
     return styled(flow(told, " ", width, "  ", INDENT), caution)

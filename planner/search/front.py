@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
 from planner.cost.step import exact
-from planner.search.bounded import fits
+from planner.search.bounded import bound_all, fits
 from planner.search.engine import BATCH, Outcome, preference
+from planner.search.pins import Pins
+from planner.search.space import with_offload
 from planner.trainers.trainer import Task
 from planner.units import Array, BoolArray, IntArray
 
@@ -56,12 +58,42 @@ class _Front:
         return sorted({int(np.argmax(self.memory <= level * (1 + 1e-12))) for level in levels})
 
 
+def with_host_memory(pins: Pins, outcome: Outcome) -> Outcome:
+    """The same outcome in a space that holds every layout with something in host memory, where pins leave that open.
+
+    The search looks at those that may be faster; on the front are those too that are slower and need less memory.
+    """
+    assert outcome.best is not None
+    task, space = outcome.best.task, outcome.space
+    kinds = [kind for kind in task.trainer.offload.kinds if kind]
+    if not kinds or pins.on(("offload",)):
+        return outcome
+    here = np.flatnonzero(space.candidates.offload == 0)
+    winner = space.candidates.take(outcome.index[:1])
+    whole = with_offload(task, pins, replace(space, candidates=space.candidates.take(here)))
+    task = replace(task, operators=whole.operators)
+    rows = whole.candidates
+    same = [getattr(rows, each.name) == getattr(winner, each.name) for each in fields(winner)]
+    first = np.flatnonzero(np.logical_and.reduce(same))[:1]
+    bounded = bound_all(task, rows)
+    return replace(
+        outcome,
+        space=whole,
+        bounded=bounded,
+        best=bounded.priced(task, rows, first),
+        index=first,
+        step=outcome.step[:1],
+        memory=outcome.memory[:1],
+        cuts=outcome.cuts[:1],
+    )
+
+
 def front(task: Task, outcome: Outcome, top: int, deadline: float) -> Outcome:
     """The same outcome with rows of the front: the winner, then ever slower ones that need less memory.
 
-    A layout is priced unless one that was priced is no slower than its bound and needs hardly more than its least
-    memory; then rows that save hardly anything are left out. Each accounts for half of ``WORTH``. Rows after the winner
-    have even stages.
+    None is faster than the winner, which stays on the chips where host memory gains little. A layout is priced unless
+    one that was priced is no slower than its bound and needs hardly more than its least memory; then rows that save
+    hardly anything are left out. Each accounts for half of ``WORTH``. Rows after the winner have even stages.
 
     Args:
         task: the question.
@@ -82,7 +114,7 @@ def front(task: Task, outcome: Outcome, top: int, deadline: float) -> Outcome:
                 break
             some = _lowest(memory)[:BATCH]
             found = exact(bounded.priced(task, candidates, left[some]))
-            fit = fits(task, found.memory, found.host)
+            fit = fits(task, found.memory, found.host) & (found.step >= outcome.step[0])
             known = known.joined(found.step[fit], found.memory[fit], left[some][fit])
             left = np.delete(left, some)
             step, memory = np.delete(step, some), np.delete(memory, some)

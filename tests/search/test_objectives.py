@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -63,6 +64,28 @@ def test_the_front_beats_every_layout(question: Question) -> None:
             rows.memory * (1 - WORTH) <= memory * (1 + 1e-9)
         )
         assert beaten.any(), (step, memory)
+
+
+def test_the_front_holds_what_host_memory_saves() -> None:
+    """Every layout with something in host memory is looked at, also those that are slower than what fits without."""
+    question = Question(
+        model="llama-3-70b", cluster="h100-sxm:32", trainer="deepspeed", global_batch=256,
+        seq_len=8192, objective="pareto", top=1000,
+    )  # fmt: skip
+    found, alone = plan(question), plan(replace(question, pins=("offload=none",)))
+    assert isinstance(found, Plan)
+    assert isinstance(alone, Plan)
+    assert found.degrees == alone.degrees
+    rows = [(row.step, row.memory) for row in found.alternatives]
+    assert rows == sorted(rows)
+    assert all(before[1] > after[1] for before, after in pairwise(rows))
+    moved = [row for row in found.alternatives if row.degrees.offload != "none"]
+    least = min(row.memory for row in alone.alternatives)
+    assert min(row.memory for row in moved) < 0.5 * least
+    whole = plan(replace(question, pins=("offload=any",)))
+    assert isinstance(whole, Plan)
+    slower = [row.degrees for row in whole.alternatives if row.step > found.step]
+    assert slower == [row.degrees for row in found.alternatives[1:]]
 
 
 def test_pareto_keeps_the_fastest_plan_and_prices_its_rows_as_they_are(pareto: Plan) -> None:
