@@ -253,12 +253,12 @@ def test_constraint_networks_agree_with_brute_force(problem, unit):
 
 
 def test_too_little_memory_is_told_however_late():
-    """Where even least usages exceed the limit, a reduction without time says so too."""
+    """Where even least usages of what is allowed exceed the limit, a reduction without time says so too."""
     nodes = np.array([0, 1])
-    usages = np.array([3.0, 5.0, 4.0, 9.0])
+    usages = np.array([3.0, 5.0, 4.0, 2.0])
     for limit, fits in ((7.0, True), (6.9, False)):
         memory = Memory(nodes, np.array([0, 2]), np.array([4, 6]), usages, limit)
-        problem = build([np.zeros(2)] * 2, [(0, 1)], [np.eye(2)], memory)
+        problem = build([np.zeros(2), np.array([0.0, np.inf])], [(0, 1)], [np.eye(2)], memory)
         answer = solve(problem, seconds=1e-9)
         assert (answer.bound == np.inf) == (not fits)
         late = Deadline(Clock(), -1.0)

@@ -324,6 +324,8 @@ def _reduced(
     problem: Problem, views: tuple[View, ...], fresh: BoolArray, deadline: Deadline
 ) -> Core:
     line: Timeline | None = None
+    if not _room_for_least(problem):
+        raise InfeasibleError("at some time even the least usages exceed the limit")
     for _ in range(ROUNDS):
         before, line = problem, None
         try:
@@ -339,11 +341,26 @@ def _reduced(
             break
         problem = replace(problem, costs=np.where(unfit, np.inf, problem.costs))
     line = line or timeline_of(problem.memory, problem.sizes)
-    if problem.memory and (line.room < -ROUNDING * problem.memory.limit).any():
-        raise InfeasibleError("at some time even the least usages exceed the limit")
     small, kept, gone, constant = without_free(problem, np.diff(line.first) == 0, deadline)
     first = np.append(line.first[kept], line.first[-1])
     return Core(small, line._replace(first=first), views, tuple(gone), kept, problem, constant)
+
+
+def _room_for_least(problem: Problem) -> bool:
+    """Whether the least usages of what is allowed keep the limit: told at once, and however late."""
+    memory = problem.memory
+    if memory is None or not len(memory.nodes):
+        return True
+    at, sizes = memory.starts(problem.sizes), problem.sizes[memory.nodes]
+    strategies = np.arange(at[-1]) + np.repeat(problem.starts[:-1][memory.nodes] - at[:-1], sizes)
+    usages = np.where(np.isfinite(problem.costs[strategies]), memory.usages, np.inf)
+    least = np.minimum.reduceat(usages, at[:-1])
+    if not np.isfinite(least).all():
+        return False
+    live = memory.hi > memory.lo
+    when = np.unique(np.concatenate([memory.lo[live], memory.hi[live]]), return_inverse=True)[1]
+    used = np.cumsum(np.bincount(when, np.concatenate([least[live], -least[live]])))
+    return bool(used.max(initial=0.0) <= memory.limit * (1 + ROUNDING))
 
 
 def _too_large(problem: Problem, line: Timeline) -> BoolArray:
