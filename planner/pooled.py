@@ -110,7 +110,7 @@ def understood(question: Question, pools: Pools) -> tuple[Understood, Site]:
     Raises:
         PlannerError: as :func:`planner.question.understand`; what pools do not take (C06).
     """
-    _check(question)
+    _check(question, pools)
     weakest = next((p for p in pools.pools if "bf16" not in p.chip.peak), pools.pools[0])
     stand_in = replace(weakest, num_chips=pools.num_chips, assumed=())
     known = understand(replace(question, memory_limit=None, what_if=()), stand_in)
@@ -145,9 +145,25 @@ def _assumed(question: Question, pools: Pools, known: Understood) -> list[Assump
     return [*found, *(Assumption(key="cluster", text=text) for text in pools.assumed)]
 
 
-def _check(question: Question) -> None:
-    if question.objective != "step-time":
-        raise _not_taken(f"--objective {question.objective} is")
+def _check(question: Question, pools: Pools) -> None:
+    """Says what comes nearest to an objective that pools do not take.
+
+    Raises:
+        PlannerError: another objective than the fastest step (C06).
+    """
+    whole = question.cluster
+    parts = [part.strip() for part in whole.split("+")]
+    parts = parts if len(parts) == len(pools.pools) else [pool.name for pool in pools.pools]
+    each = " ".join(f"--cluster '{part}'" for part in (*parts, whole))
+    nearest = {
+        "pareto": "The fastest step in less memory, one limit at a time: --memory-limit 80%",
+        "fewest-chips": f"Of one pool: shardwright size … --cluster '{parts[0]}'; or several mixes: "
+        f"shardwright compare … {each}",
+        "cost-per-token": f"What a token costs on each pool and on all: shardwright compare … {each}",
+    }
+    if question.objective in nearest:
+        told = f"--objective {question.objective} is not taken on pools of different chips."
+        raise PlannerError.of("C06", told, nearest[question.objective])
 
 
 def _not_taken(what: str) -> PlannerError:

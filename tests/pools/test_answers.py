@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
-from itertools import groupby, product
+from itertools import groupby, pairwise, product
 
 import pytest
 
@@ -123,6 +124,23 @@ def test_what_pools_do_not_take_is_refused(more):
     with pytest.raises(PlannerError) as caught:
         plan(asked(FAST, **more))
     assert [fault.code for fault in caught.value.faults] == ["C06"]
+
+
+@pytest.mark.parametrize("objective", ["pareto", "fewest-chips", "cost-per-token"])
+def test_an_objective_that_pools_do_not_take_has_a_nearest_one_that_works(objective):
+    question = asked(FAST, model="gpt2", layers=6, batch=16, precision="fp16", pins=PINNED)
+    with pytest.raises(PlannerError) as caught:
+        plan(replace(question, objective=objective))
+    (fault,) = caught.value.faults
+    words = shlex.split(fault.fix[0])
+    specs = [spec for flag, spec in pairwise(words) if flag == "--cluster"]
+    if objective == "pareto":
+        share = words[words.index("--memory-limit") + 1]
+        assert plan(replace(question, memory_limit=share)).step >= plan(question).step
+        return
+    rows = compare(question, clusters=[spec.rstrip(";") for spec in specs]).rows
+    assert {row.cluster for row in rows} == {"h100-sxm:4", "t4:4", FAST}
+    assert all(row.fits for row in rows)
 
 
 def test_rows_of_a_pool_alone_are_explained_as_they_were_found(alone):
