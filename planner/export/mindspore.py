@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from planner.errors import listed
 from planner.export.files import File, json_text
-from planner.export.mindspore_names import ENDS, ROWS_FIRST
+from planner.export.mindspore_names import ENDS, LAYER, Named, in_layer
 from planner.export.mindspore_operators import operator_file
 from planner.export.refusal import Limits, any_level, offloads, pinned, schedules
 from planner.export.remeasure import Remeasured, remeasure
@@ -20,7 +20,8 @@ from planner.units import Json
 RELEASE = "MindSpore 2.9-2.10"
 SCHEDULERS = {"1f1b": "1f1b", "interleaved": "1f1b", "gpipe": "gpipe", "zbv": "zero_bubble_v"}
 AXES = ("tp", "cp", "dp")
-"""Axes inside a stage from the fastest; a tensor map counts them from the right."""
+EXPERT_AXES = ("etp", "ep", "edp")
+"""Axes inside a stage from the fastest, of all weights but experts and of those; a tensor map counts from the right."""
 
 
 def write(view: View) -> list[File]:
@@ -73,8 +74,11 @@ def _check(limits: Limits, view: View, shape: Shape) -> None:
         pinned(f"pp<={d.num_micro_batches}"),
     )
     odd = {
-        "experts": shape.experts > 0,
         "latent attention": shape.latent,
+        "a bias of the router": shape.router_bias,
+        "prediction modules": shape.mtp > 0,
+        "norms of queries and keys": shape.qk_norm,
+        **dict.fromkeys(set(shape.odd) - {"windowed attention"}, True),
         "other norms": shape.norm != "rms",
         "biases": shape.biased,
         "an MLP without a gate": not shape.gated,
@@ -82,7 +86,8 @@ def _check(limits: Limits, view: View, shape: Shape) -> None:
     what = listed([name for name, there in odd.items() if there], "and")
     limits.refuse(
         any(odd.values()),
-        f"{what} of {view.plan.model.name}: its files name parameters, and those of dense Llama-like models are known",
+        f"{what} of {view.plan.model.name}: its files name parameters, and those of Llama-like models are known, "
+        "also with experts",
         f"--to {'mindformers' if shape.norm == 'rms' and shape.gated else 'dtensor'}",
     )
     for axis in ("tp", "cp", "dp"):
@@ -102,51 +107,49 @@ def strategy(view: View, stage: int) -> dict[str, Json]:
     blocks = view.layer_blocks
     for layer in layers:
         for op in blocks[layer].operators:
-            if op.name in ROWS_FIRST:
-                names, rows, columns = ROWS_FIRST[op.name]
-                for name in names:
-                    key = f"model.layers.{layer}.{name}"
-                    layouts[key] = _layout(view, blocks[layer], op, rows, columns)
+            if op.name in LAYER:
+                named = in_layer(op.name, shared="shared_ffn" in blocks[layer].sizes)
+                for name in named[0]:
+                    layouts[f"model.layers.{layer}.{name}"] = _layout(
+                        view, blocks[layer], op, named
+                    )
     for place, held in (("embedding", stage == 0), ("head", stage == view.degrees.pp - 1)):
         block = view.block(place) if held else None
         for op in block.operators if block else ():
             if op.name in ENDS:
-                names, rows, columns = ENDS[op.name]
-                layouts[names[0]] = _layout(view, block, op, rows, columns)
+                layouts[ENDS[op.name][0][0]] = _layout(view, block, op, ENDS[op.name])
     return {"current_stage": stage, "parallel_strategy_item": {}, "parallel_layout_item": layouts}
 
 
-def _layout(
-    view: View,
-    block: BlockPlan | None,
-    op: OperatorPlan,
-    rows: tuple[str, ...],
-    columns: tuple[str, ...],
-) -> dict[str, Json]:
+def _layout(view: View, block: BlockPlan | None, op: OperatorPlan, named: Named) -> dict[str, Json]:
+    """One parameter: a weight of experts has a matrix of its own, in which ep stands inside the ranks that share it."""
     assert block is not None
     d = view.degrees
     weights = next(iter(op.weights.values()), {})
+    axes = EXPERT_AXES if "ep" in weights else AXES
     cut = {
         axis: place.removeprefix("shard(").rstrip(")")
         for axis, place in weights.items()
         if "shard" in place
     }
     sizes, maps = [], []
-    for dims in filter(None, (rows, columns)):
+    for dims in named[1]:
         size = 1
         for dim in dims:
             size *= int(block.sizes[dim])
-        axis = next((axis for axis in AXES if cut.get(axis) in dims), None)
+        axis = next((axis for axis in axes if cut.get(axis) in dims), None)
         sizes.append(size)
-        maps.append(-1 if axis is None else AXES.index(axis))
+        maps.append(-1 if axis is None else axes.index(axis))
+    inner = d.ep * d.etp if axes is EXPERT_AXES else d.tp
+    group = d.shard_group * d.tp // inner
     whole = d.shard_group == d.dp * d.cp
     return {
-        "dev_matrix": [d.dp, d.cp, d.tp],
+        "dev_matrix": [view.ranks(axis) for axis in reversed(axes)],
         "tensor_map": maps,
         "tensor_shape": sizes,
         "field": 0,
-        "opt_weight_shard_step": d.tp if view.level else 0,
-        "opt_weight_shard_size": (-1 if whole else d.shard_group) if view.level else 0,
+        "opt_weight_shard_step": inner if view.level else 0,
+        "opt_weight_shard_size": (-1 if whole else group) if view.level else 0,
     }
 
 

@@ -10,7 +10,7 @@ import json
 from math import prod
 
 from planner.export.files import File
-from planner.export.mindspore_names import ENDS, ROWS_FIRST
+from planner.export.mindspore_names import ENDS, LAYER
 from planner.export.view import View, commented, header
 from planner.plan.schema import BlockPlan, OperatorPlan
 from planner.units import Json
@@ -36,19 +36,17 @@ def _parts(view: View, block: BlockPlan, op: OperatorPlan) -> dict[str, Json]:
     found: dict[str, Json] = {}
     for name, placements in (op.inputs | op.weights).items():
         cut = {
-            dim: prod(
-                getattr(view.degrees, axis)
-                for axis, p in placements.items()
-                if p == f"shard({dim})"
-            )
+            dim: prod(view.ranks(axis) for axis, p in placements.items() if p == f"shard({dim})")
             for dim in block.tensors.get(name, ())
         }
         if name in op.weights:
-            rows, columns = (ROWS_FIRST | ENDS).get(op.name, ((), (), ()))[1:]
-            found[name] = [_joint(cut, dims) for dims in (rows, columns) if dims]
+            found[name] = [_joint(cut, dims) for dims in (LAYER | ENDS).get(op.name, ((), ()))[1]]
         elif op.kind == "attention":
             heads = next(dim for dim in cut if dim in ("heads", "kv_heads"))
             found[name] = [cut["batch"], cut[heads], cut["seq"], 1]
+        elif "capacity" in cut:
+            rest = tuple(dim for dim in cut if dim not in ("capacity", "experts"))
+            found[name] = [cut["capacity"], cut["experts"], 1, _joint(cut, rest)]
         else:
             rest = tuple(dim for dim in cut if dim not in TOKENS)
             found[name] = [_joint(cut, TOKENS), *([_joint(cut, rest)] if rest else [])]
@@ -64,7 +62,8 @@ import json
 
 PARTS = {parts}
 """By kind of layer and operator of the plan: into how many parts every dim of each tensor that it reads is cut. Tokens
-are one dim (batch and sequence), weights have their outputs first, and attention reads (batch, heads, tokens, size)."""
+are one dim (batch and sequence), weights have their outputs first (experts before them), attention reads (batch, heads,
+tokens, size), and experts read (groups of ranks, experts, rows, size)."""
 LAYERS = {layers}
 """The kind of every layer."""
 

@@ -54,6 +54,13 @@ class View:
         """Chips that the plan uses."""
         return self.degrees.chips_used
 
+    def ranks(self, axis: str) -> int:
+        """Ranks of an axis, also of ``edp``: those that hold the same experts."""
+        d = self.degrees
+        if axis == "edp":
+            return d.dp * d.cp * d.tp // (d.ep * d.etp)
+        return int(getattr(d, axis))
+
     @property
     def level(self) -> int:
         """State sharding as a number, 0 to 3."""

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 
+os.environ.setdefault("LOG_MF_PATH", str(Path(tempfile.gettempdir()) / "mindformers"))
+"""MindFormers writes logs when it is imported, beside whatever runs."""
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "export")]
 NEEDS = {
     "test_megatron.py": "megatron",

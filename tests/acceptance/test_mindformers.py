@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 from plans import plan
 from test_files import holding
 
+from planner.api import Question, price
 from planner.export.targets import export
 from planner.export.view import View
 
@@ -92,3 +94,54 @@ def test_a_wrong_file_is_refused(
     assert before in text
     with pytest.raises((KeyError, ValueError)):
         checked(text.replace(before, after, 1), tmp_path, View(plan("ascend")).world, monkeypatch)
+
+
+TINY = """name: tiny
+source: "of this test"
+hidden: 64
+vocab: 128
+max_seq: 32
+layers: 2
+attention: {heads: 4, kv_heads: 2, head_dim: 16}
+"""
+FEED = {
+    "dense": ("mlp: {width: 96}", {}),
+    "experts": ("experts: {count: 4, top_k: 2, width: 32}", {"shared_expert_num": 0}),
+    "shared": ("experts: {count: 4, top_k: 2, width: 32, shared_width: 32}", {"shared_expert_num": 1}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", FEED)
+def test_parameters_that_mindspore_s_files_name_are_those_of_its_model(
+    kind: str, tmp_path: Path
+) -> None:
+    """Its own Llama has a parameter of each name and shape, and no other: what a file lacks is dropped silently."""
+    import mindspore as ms
+    from mindformers.models.llama import LlamaConfig, LlamaForCausalLM
+
+    (tmp_path / "tiny.yaml").write_text(TINY + FEED[kind][0] + "\n")
+    question = Question(
+        model=str(tmp_path / "tiny.yaml"), cluster="a910b:8", trainer="mindspore", global_batch=16, seq_len=32,
+    )  # fmt: skip
+    layout: dict[str, int | str] = {"tp": 2, "dp": 4, "zero": 1}
+    made = price(question, layout | ({"ep": 2, "etp": 2} if kind != "dense" else {}), usual=True)
+    files = {file.name: file.text for file in export(made, "mindspore")}
+    rows = json.loads(files["parameters_stage_0.json"])["parallel_layout_item"]
+    experts = {"expert_num": 4, "num_experts_chosen": 2, "moe_intermediate_size": 32}
+    experts |= {"routing_policy": "TopkRouterV2", "use_gmm": False} | FEED[kind][1]
+    ms.reset_auto_parallel_context()
+    ms.set_context(mode=ms.GRAPH_MODE, device_target="CPU")
+    net = LlamaForCausalLM(
+        LlamaConfig(
+            batch_size=1, seq_length=32, hidden_size=64, num_layers=2, num_heads=4, n_kv_heads=2, vocab_size=128,
+            intermediate_size=96 if kind == "dense" else 32,
+            **({"moe_config": experts} if kind != "dense" else {}),
+        )
+    )  # fmt: skip
+    assert {p.name: list(p.shape) for p in net.get_parameters()} == {
+        name: row["tensor_shape"] for name, row in rows.items()
+    }
+    up = [row for name, row in rows.items() if name.endswith("ffn.w1.weight")]
+    assert [(row["dev_matrix"], row["tensor_map"]) for row in up] == (
+        [([2, 2, 2], [1, 0, -1])] * 2 if kind != "dense" else []
+    )
