@@ -84,9 +84,9 @@ def _chunks_fault(task: Task, candidates: Candidates) -> Fault:
         better = f"{shown or f'pp {pp} can do without virtual stages.'} Drop --pin vpp={vpp}."
     else:
         better = f"pp can be {listed(closest(divisors(layers), pp))}."
-    unequal = even_cut(layers, pp * vpp).replace(", ", "+")
     if not task.trainer.uneven_stages or pp * vpp > min(layers, STATED):
         return Fault("P01", what, (better,))
+    unequal = even_cut(layers, pp * vpp).replace(", ", "+")
     return Fault("P01", what, (better, f"Or say how unequal ones are: stage-layers={unequal}"))
 
 
