@@ -288,7 +288,9 @@ def test_uneven_chunks_are_planned_where_they_are_asked_for():
     assert len(cut) == 8
     assert sum(cut) == 29
     assert plan(replace(question, pins=("pp=4",))).degrees.vpp == 1
-    with pytest.raises(PlannerError, match="pp 8 × 4 virtual stages are 32, more than the 29 layers"):
+    with pytest.raises(
+        PlannerError, match="pp 8 × 4 virtual stages are 32, more than the 29 layers"
+    ):
         plan(replace(question, pins=("pp=8", "vpp=4")))
 
 
