@@ -87,7 +87,9 @@ def _grid(g: ImageGenerator, grid: int) -> Block:
 
 
 def _attention(b: Builder, source: str) -> str:
-    noised = b.memory("attn.noise", (source,), "noised", STREAM)
+    """Noise makes the stream fp32, which is cast back; products of permuted heads copy what they read and write."""
+    raised = b.memory("attn.noise", (source,), "noised32", STREAM, kind="statistic")
+    noised = b.memory("attn.cast", (raised,), "noised", STREAM)
     q = b.linear("attn.q", noised, ("embed",), ("maps", "heads"), "q")
     kv = b.linear("attn.kv", noised, ("embed",), ("pair", "maps", "heads"), "kv")
     q = b.memory("attn.copy_q", (q,), "q_copied", MAPS)
@@ -132,7 +134,8 @@ def _attention(b: Builder, source: str) -> str:
             saves=(probabilities, kv),
         )
     )
-    return b.linear("attn.out", out, ("maps", "heads"), ("embed",), "attn_out")
+    merged = b.memory("attn.merge", (out,), "merged", MAPS)
+    return b.linear("attn.out", merged, ("maps", "heads"), ("embed",), "attn_out")
 
 
 def _feed_forward(b: Builder, source: str) -> str:
