@@ -16,7 +16,7 @@ from planner.search.solver import presolve_loops as loops
 from planner.search.solver.clock import NEVER, Deadline
 from planner.search.solver.free_nodes import Gone, without_free
 from planner.search.solver.graph import graph_of
-from planner.search.solver.problem import Memory, Problem, offsets, share
+from planner.search.solver.problem import Memory, Problem, least_peak, offsets, share
 from planner.search.solver.timeline import Timeline, timeline_of
 from planner.search.solver.timeline_loops import mark_too_large
 from planner.units import Array, BoolArray, IntArray
@@ -324,7 +324,7 @@ def _reduced(
     problem: Problem, views: tuple[View, ...], fresh: BoolArray, deadline: Deadline
 ) -> Core:
     line: Timeline | None = None
-    if not _room_for_least(problem):
+    if problem.memory and least_peak(problem) > problem.memory.limit * (1 + ROUNDING):
         raise InfeasibleError("at some time even the least usages exceed the limit")
     for _ in range(ROUNDS):
         before, line = problem, None
@@ -344,23 +344,6 @@ def _reduced(
     small, kept, gone, constant = without_free(problem, np.diff(line.first) == 0, deadline)
     first = np.append(line.first[kept], line.first[-1])
     return Core(small, line._replace(first=first), views, tuple(gone), kept, problem, constant)
-
-
-def _room_for_least(problem: Problem) -> bool:
-    """Whether the least usages of what is allowed keep the limit: told at once, and however late."""
-    memory = problem.memory
-    if memory is None or not len(memory.nodes):
-        return True
-    at, sizes = memory.starts(problem.sizes), problem.sizes[memory.nodes]
-    strategies = np.arange(at[-1]) + np.repeat(problem.starts[:-1][memory.nodes] - at[:-1], sizes)
-    usages = np.where(np.isfinite(problem.costs[strategies]), memory.usages, np.inf)
-    least = np.minimum.reduceat(usages, at[:-1])
-    if not np.isfinite(least).all():
-        return False
-    live = memory.hi > memory.lo
-    when = np.unique(np.concatenate([memory.lo[live], memory.hi[live]]), return_inverse=True)[1]
-    used = np.cumsum(np.bincount(when, np.concatenate([least[live], -least[live]])))
-    return bool(used.max(initial=0.0) <= memory.limit * (1 + ROUNDING))
 
 
 def _too_large(problem: Problem, line: Timeline) -> BoolArray:

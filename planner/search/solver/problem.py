@@ -98,13 +98,29 @@ class Problem:
 def usage_over_time(problem: Problem, choice: IntArray) -> Array:
     """Memory in use from each time on at which something begins or ends. Shapes: (n,) -> (times,)."""
     memory = problem.memory
-    if memory is None or not len(memory.nodes):
+    if memory is None:
         return np.zeros(0)
-    used = memory.usages[memory.starts(problem.sizes)[:-1] + choice[memory.nodes]]
+    return _profile(memory, memory.usages[memory.starts(problem.sizes)[:-1] + choice[memory.nodes]])
+
+
+def _profile(memory: Memory, used: Array) -> Array:
+    """What all spans hold from each time on at which something begins or ends. Shapes: (p,) -> (times,)."""
     live = memory.hi > memory.lo
     times = np.concatenate([memory.lo[live], memory.hi[live]])
     at = np.unique(times, return_inverse=True)[1]
     return np.cumsum(np.bincount(at, np.concatenate([used[live], -used[live]])))
+
+
+def least_peak(problem: Problem) -> float:
+    """Memory in use at the fullest time if every span held its least; inf where a node has nothing that is allowed."""
+    memory = problem.memory
+    if memory is None or not len(memory.nodes):
+        return 0.0
+    at, sizes = memory.starts(problem.sizes), problem.sizes[memory.nodes]
+    strategies = np.arange(at[-1]) + np.repeat(problem.starts[:-1][memory.nodes] - at[:-1], sizes)
+    usages = np.where(np.isfinite(problem.costs[strategies]), memory.usages, np.inf)
+    least = np.minimum.reduceat(usages, at[:-1])
+    return float(_profile(memory, least).max(initial=0.0)) if np.isfinite(least).all() else np.inf
 
 
 def build(
