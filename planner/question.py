@@ -12,14 +12,13 @@ from pathlib import Path
 from typing import TypeVar, get_args
 
 from planner.errors import Fault, PlannerError, listed, nearest
-from planner.frontends.cluster_file import read_cluster
+from planner.frontends.cluster_file import read_cluster, under_what_ifs
 from planner.frontends.model_file import read_model
 from planner.frontends.recipe_file import RecipeFile, read_recipe
 from planner.graph.adapters import trained_by_adapters
 from planner.graph.architecture import Architecture
 from planner.graph.blocks import build_model
 from planner.graph.model import Model
-from planner.hardware.change import changed
 from planner.hardware.cluster import Cluster
 from planner.hardware.limit import memory_limit
 from planner.plan.asked import Asked
@@ -234,20 +233,14 @@ def _read_parts(
 
     q = question
     arch = attempt(lambda: read_model(q.model, overrides=q.overrides, folders=q.folders))
-    cluster = attempt(lambda: _changed(given or read_cluster(q.cluster, q.folders), q.what_if))
+    cluster = attempt(
+        lambda: under_what_ifs(given or read_cluster(q.cluster, q.folders), q.what_if)
+    )
     trainer = attempt(lambda: get_trainer(q.trainer))
     file = attempt(lambda: read_recipe(q.recipe_file) if q.recipe_file else RecipeFile())
     if arch is None or cluster is None or trainer is None or file is None:
         raise PlannerError(*faults)
     return arch, cluster, trainer, file
-
-
-def _changed(cluster: Cluster, what_if: Sequence[str]) -> Cluster:
-    """The cluster under what-ifs, which stand among what is told with the answer."""
-    for text in what_if:
-        cluster, words = changed(cluster, text)
-        cluster = replace(cluster, assumed=(*cluster.assumed, f"what if: {words}"))
-    return cluster
 
 
 def _recipe(

@@ -24,6 +24,7 @@ from planner.frontends.hardware_files import (
     level_from,
 )
 from planner.frontends.yaml_source import KeyPath, YamlSource, load_packaged, load_yaml
+from planner.hardware.change import changed
 from planner.hardware.chip import Chip
 from planner.hardware.cluster import Calibration, Cluster, Level
 from planner.units import GB, Json
@@ -32,6 +33,7 @@ _COUNTED = re.compile(r"(?P<what>.*):(?P<count>[^:/\\]*)", re.DOTALL)
 _COUNT = re.compile(r"([0-9]{1,9})(?:[xX×]([0-9]{1,9}))?")
 ONE_HOST = "one host: the file has no num_chips"
 """What is assumed where neither the file nor the user says how many chips."""
+UNMEASURED = "not measured on your cluster"
 _NODES = re.compile(r"[0-9]{1,9}(?:,[0-9]{1,9})+")
 
 
@@ -309,5 +311,16 @@ def _with_network_note(cluster: Cluster, profile: str) -> Cluster:
     level, inner = cluster.levels[cluster.depth - 1], cluster.levels[cluster.depth - 2]
     rate = level.bandwidth / level.oversubscription / GB * 8
     note = f"{rate:g} Gb/s a chip between {inner.name}s"
-    note += f" (profile {profile}; not measured on your cluster)"
+    note += f" (profile {profile}; {UNMEASURED})"
     return replace(cluster, assumed=(*cluster.assumed, note))
+
+
+def under_what_ifs(cluster: Cluster, what_ifs: Sequence[str]) -> Cluster:
+    """The cluster under what-ifs, which stand among what is told with the answer; a stated network is no assumption."""
+    for text in what_ifs:
+        told = cluster.assumed
+        if text.startswith(f"{cluster.levels[-1].name}.bandwidth") and text[-1:] not in "xX×":
+            told = tuple(each for each in told if UNMEASURED not in each)
+        cluster, words = changed(cluster, text)
+        cluster = replace(cluster, assumed=(*told, f"what if: {words}"))
+    return cluster

@@ -234,3 +234,12 @@ def test_an_unknown_pin_names_what_it_may_mean(pin: str, meant: str) -> None:
     assert meant in fault.what
     assert ("Did you mean" in fault.what) == bool(meant)
     assert "kv-heads" in fault.fix[0]
+
+
+def test_a_network_that_is_stated_is_no_assumption(capsys: pytest.CaptureFixture[str]) -> None:
+    line = "plan gpt2 -c h100-sxm:16 -b 64 --pin tp=1,pp=1 --quiet --what-if network.bandwidth="
+    for value, told in (("100Gb/s", False), ("0.5x", True)):
+        assert main([*line.split()[:-1], line.split()[-1] + value]) == 0
+        out = capsys.readouterr().out
+        assert "what if: bandwidth of the network" in out
+        assert ("400 Gb/s a chip between nodes" in out) == told
