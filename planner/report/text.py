@@ -264,12 +264,9 @@ def searched(plan: Plan, width: int) -> list[Line]:
         and plan.degrees.offload == "none"
         and not any("offload" in pin for pin in plan.pins)
     ):
-        moved = [row.rank for row in plan.alternatives if row.degrees.offload != "none"]
         told.append(
             "Host memory was not looked at."
             if proof.stopped
-            else f"In host memory row {moved[0]} is faster by less than predictions scatter."
-            if moved
             else "Nothing in host memory would be faster."
         )
     return styled(flow(told, " ", width, "  ", INDENT), caution)

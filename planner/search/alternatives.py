@@ -14,9 +14,6 @@ from planner.trainers.trainer import Task
 from planner.trainers.trust import room
 from planner.units import show_bytes, show_seconds
 
-EQUAL = 1e-9
-"""Relative difference of two steps that counts as none."""
-
 
 def alternatives(
     task: Task, outcome: Outcome, own: Prices | None = None
@@ -138,10 +135,7 @@ def _value(terms: dict[str, Term], name: str) -> float:
 
 def _reason(b: Breakdown, winner: Breakdown, difference: tuple[Term, ...]) -> str:
     """One clause: the term that grew most, and what it was; equal steps lose by the order of ties."""
-    if b.step < winner.step * (1 - EQUAL):
-        gain = 1.0 - b.step / winner.step
-        return f"{gain:.1%} faster, less than predictions scatter; the winner stays on the chips"
-    if b.step <= winner.step * (1 + EQUAL):
+    if b.step <= winner.step * (1 + 1e-9):
         return "as fast; the winner has fewer axes, or smaller degrees"
     worst = max(difference, key=lambda term: term.value)
     if worst.value <= 0:

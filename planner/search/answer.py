@@ -34,7 +34,7 @@ from planner.search.derive import derivations
 from planner.search.detail import block_plans
 from planner.search.engine import Outcome
 from planner.search.space import Space
-from planner.search.trust import extrapolated, memory_upper, trust
+from planner.search.trust import extrapolated, memory_upper, noise, trust
 from planner.trainers.registry import notes, padding
 from planner.trainers.trainer import Task
 from planner.trainers.trust import room
@@ -242,6 +242,16 @@ def proof_of(outcome: Outcome) -> Proof:
     )
 
 
+def _beside_host(task: Task, step: float, on_chips: float) -> str:
+    """What the chips alone would take, beside a plan that keeps something in host memory."""
+    if math.isinf(on_chips):
+        return "Nothing fits on the chips alone: host memory is used, and it is slow."
+    told = f"Host memory is used: on the chips alone the step takes {show_seconds(on_chips)}"
+    if on_chips <= step * (1.0 + noise(task)):
+        told += ", the same within what predictions scatter; --pin offload=none stays there"
+    return f"{told}."
+
+
 def _warnings(
     task: Task, b: Breakdown, degrees: Degrees, memory: float, header: Header
 ) -> tuple[str, ...]:
@@ -263,11 +273,7 @@ def _warnings(
         found.append(f"{idle:,} of {task.cluster.num_chips:,} chips {are} idle: {why}")
     if degrees.offload != "none":
         if not any("offload" in pin for pin in header.pins):
-            found.append(
-                "Nothing fits on the chips alone: host memory is used, and it is slow."
-                if math.isinf(header.on_chips)
-                else f"Host memory is used: on the chips alone the step takes {show_seconds(header.on_chips)}."
-            )
+            found.append(_beside_host(task, b.step, header.on_chips))
         if math.isinf(host_room(task)):
             found.append("Nobody says how much memory the hosts have: give host_memory_gib.")
     return tuple(found)

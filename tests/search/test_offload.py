@@ -18,8 +18,6 @@ from planner.hardware.cluster import Cluster
 from planner.plan.schema import NoPlan
 from planner.question import understand
 from planner.recipe import Recipe
-from planner.report.tables import plain
-from planner.report.text import render
 from planner.search.space import build_space
 from planner.search.trust import noise
 from planner.trainers.fsdp import FSDP
@@ -57,29 +55,15 @@ WIDE = Question(
 
 
 def test_host_memory_is_used_where_a_layout_is_faster_that_does_not_fit_without():
-    question = replace(WIDE, cluster="h100-sxm:24", global_batch=64)
-    found, alone = plan(question), plan(replace(question, pins=("offload=none",)))
+    found, alone = plan(WIDE), plan(replace(WIDE, pins=("offload=none",)))
     assert found.degrees.offload == "states"
-    assert found.step * (1 + noise(understand(question).task)) < alone.step
+    assert found.step < 0.99 * alone.step
     told = f"on the chips alone the step takes {show_seconds(alone.step)}"
-    assert any(told in text for text in found.warnings)
+    near = ", the same within what predictions scatter; --pin offload=none stays there."
+    assert alone.step < found.step * (1 + noise(understand(WIDE).task))
+    assert f"Host memory is used: {told}{near}" in found.warnings
     stated = {"dp": 8, "cp": 4, "zero": 3, "recompute": "none", "mbs": 1, "offload": "none"}
     assert not price(WIDE, stated).fits
-
-
-def test_a_plan_stays_on_the_chips_where_host_memory_gains_less_than_predictions_scatter():
-    found, alone = plan(WIDE), plan(replace(WIDE, pins=("offload=none",)))
-    assert (found.step, found.degrees) == (alone.step, alone.degrees)
-    assert found.proof.optimal
-    (moved,) = (row for row in found.alternatives if row.degrees.offload != "none")
-    assert moved.rank == 2
-    assert moved.within_noise
-    assert found.step / (1 + noise(understand(WIDE).task)) < moved.step < 0.99 * found.step
-    gain = f"{1 - moved.step / found.step:.1%} faster, less than predictions scatter"
-    assert moved.reason.startswith(gain)
-    page = plain(render(found))
-    assert gain.split(",")[0] in page
-    assert "Nothing in host memory would be faster" not in page
 
 
 @pytest.mark.parametrize(
@@ -95,8 +79,8 @@ def test_a_plan_stays_on_the_chips_where_host_memory_gains_less_than_predictions
 )
 def test_what_is_left_out_would_not_be_faster(question):
     found, whole = plan(question), plan(replace(question, pins=("offload=any",)))
-    assert min(row.step for row in found.alternatives) == pytest.approx(whole.step, rel=1e-9)
-    assert whole.degrees in [row.degrees for row in found.alternatives]
+    assert found.step == pytest.approx(whole.step, rel=1e-9)
+    assert found.degrees == whole.degrees
     assert found.proof.optimal
 
 

@@ -24,7 +24,6 @@ from planner.search.pins import Pins
 from planner.search.stages.options import Mixing
 from planner.search.stages.refine import Refined, refine
 from planner.search.stages.rivals import least_steps
-from planner.search.trust import noise
 from planner.trainers.trainer import Task
 from planner.trainers.trust import room
 from planner.units import IntArray
@@ -119,11 +118,9 @@ def best_cuts(outcome: Outcome, pins: Pins, deadline: float, shown: int = JUDGED
     least = _divide(outcome, mixing, known, top, deadline)
     entries = sorted((*known.values(), *even), key=lambda entry: entry.step)
     chosen = _distinct(entries, candidates)
-    fastest = chosen[0]
-    chosen = chosen if own else _on_chips_first(chosen, candidates, noise(task))
-    near = chosen[0] is not fastest
-    proven = outcome.on_chips if near else outcome.bound
-    chosen = chosen[: max(shown, 1 + near)]
+    if not candidates.offload[chosen[0].index]:  # what is in host memory is told where it pays
+        chosen = [entry for entry in chosen if own or not candidates.offload[entry.index]]
+    chosen = chosen[:shown]
     index = np.array([entry.index for entry in chosen])
     step = np.array([entry.step for entry in chosen])
     return replace(
@@ -132,7 +129,7 @@ def best_cuts(outcome: Outcome, pins: Pins, deadline: float, shown: int = JUDGED
         index=index,
         step=step,
         memory=np.array([entry.memory for entry in chosen]),
-        bound=min(proven, float(step[0])),
+        bound=min(outcome.bound, float(step[0])),
         cuts=tuple(entry.cut for entry in chosen),
         cut_gap=max(0.0, 1.0 - least / float(step[0])),
     )
@@ -273,19 +270,6 @@ def _refined(outcome: Outcome, index: int, mixing: Mixing, reached: float) -> Re
     task: Task = outcome.best.task
     row = outcome.bounded.priced(task, outcome.space.candidates, np.array([index]))
     return refine(row, mixing, room(task), reached)
-
-
-def _on_chips_first(entries: list[_Entry], candidates: Candidates, noise: float) -> list[_Entry]:
-    """Layouts, fastest first, where what is in host memory wins only with more than predictions scatter.
-
-    One that gains less stands behind the fastest on the chips; those that gain nothing are left out.
-    """
-    here = [entry for entry in entries if not candidates.offload[entry.index]]
-    moved = [entry for entry in entries if candidates.offload[entry.index]]
-    if not here or (moved and moved[0].step * (1.0 + noise) < here[0].step):
-        return entries
-    gains = [entry for entry in moved[:1] if entry.step < here[0].step]
-    return [here[0], *gains, *here[1:]]
 
 
 def _distinct(entries: list[_Entry], candidates: Candidates) -> list[_Entry]:
