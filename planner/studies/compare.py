@@ -252,10 +252,16 @@ def row_of(point: Point, answer: Plan | NoPlan) -> Compared:
             "energy_per_million_tokens": None if energy is None else energy.value,
             "bound_by": bound_by(answer),
             "gap": answer.proof.gap,
-            "note": " ".join(each.text for each in answer.assumptions if each.key == "port"),
+            "note": "; ".join(_doubts(answer)),
             "sensitivities": sensitive(question, answer) if point.sensitive else (),
         }
     )
+
+
+def _doubts(answer: Plan) -> list[str]:
+    """What a reader of the row alone should know: a trainer of other chips, chips that were never measured."""
+    found = [each.text for each in answer.assumptions if each.key == "port"]
+    return found if answer.trust.measured else [*found, _brief(answer.trust.text)]
 
 
 def _why(answer: NoPlan) -> str:

@@ -350,3 +350,10 @@ def test_counts() -> None:
     for wrong in ("", "8..4", "many", "-8", "0"):
         with pytest.raises(PlannerError, match="C02"):
             counts(wrong)
+
+
+def test_a_chip_that_nobody_measured_is_said_to_be_one() -> None:
+    rows = compare(QUESTION, clusters=["h100-sxm:8", "gaudi3:8"]).rows
+    assert [row.fits for row in rows] == [True, True]
+    assert rows[0].note == ""
+    assert "times may be off by 30 %" in rows[1].note
