@@ -91,9 +91,9 @@ def with_host_memory(pins: Pins, outcome: Outcome) -> Outcome:
 def front(task: Task, outcome: Outcome, top: int, deadline: float) -> Outcome:
     """The same outcome with rows of the front: the winner, then ever slower ones that need less memory.
 
-    None is faster than the winner, which stays on the chips where host memory gains little. A layout is priced unless
-    one that was priced is no slower than its bound and needs hardly more than its least memory; then rows that save
-    hardly anything are left out. Each accounts for half of ``WORTH``. Rows after the winner have even stages.
+    None is faster than the winner. A layout is priced unless one that was priced is no slower than its bound and needs
+    hardly more than its least memory; then rows that save hardly anything are left out. Each accounts for half of
+    ``WORTH``. Rows after the winner have even stages.
 
     Args:
         task: the question.
