@@ -60,7 +60,8 @@ for number in range(20):
     if CUDA:
         torch.cuda.synchronize()
     peak = torch.cuda.max_memory_allocated() / 2**30 if CUDA else 0.0
-    print(f"step {{number}} took {{time.perf_counter() - began:.4f}} s, peak {{peak:.3f}} GiB", flush=True)
+    if os.environ.get("RANK", "0") == "0":
+        print(f"step {{number}} took {{time.perf_counter() - began:.4f}} s, peak {{peak:.3f}} GiB", flush=True)
 """
 _ACCELERATE = """from accelerate import Accelerator
 

@@ -18,6 +18,7 @@ NEEDS = {
     "test_torchtitan_02.py": "torchtitan",
     "test_selective.py": "torchtitan",
     "test_deepspeed.py": "deepspeed",
+    "test_deepspeed_run.py": "deepspeed",
     "test_accelerate.py": "accelerate",
     "test_transformers.py": "transformers",
     "test_galvatron.py": "galvatron",
