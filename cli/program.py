@@ -118,10 +118,38 @@ def _run(words: list[str]) -> int:
             f"All: {listed(list(program.commands))}. Help: {PROGRAM} --help",
         )
     name = f"{PROGRAM} {words[0]}"
+    _refuse_repeated(command.params, words[1:], name)
     result = command.main(words[1:], prog_name=name, standalone_mode=False)
     if result == exits.INTERRUPTED:
         raise KeyboardInterrupt
     return result if isinstance(result, int) else exits.ANSWER
+
+
+def _refuse_repeated(params: Sequence[Any], words: list[str], name: str) -> None:
+    """Refuses an option with one value that is given two: the parser would silently take the last."""
+    takes = {text: param for param in params for text in param.opts if not _bare(param, text)}
+    given: dict[str, str] = {}
+    following = iter(words)
+    for word in following:
+        text, equals, value = word.partition("=")
+        param = takes.get(text)
+        if param is None:
+            continue
+        value = value if equals else next(following, "")
+        if param.multiple or param.name not in given:
+            given[param.name] = value
+            continue
+        from planner.errors import PlannerError
+
+        before = given[param.name]
+        pools = f'Pools of one job: --cluster "{before} + {value}". To compare: {PROGRAM} compare.'
+        more = pools if param.name == "cluster" else f"Help: {name} --help"
+        raise PlannerError.of("A03", f"{text} is given twice: {before} and {value}.", more)
+
+
+def _bare(param: Any, text: str) -> bool:  # noqa: ANN401
+    """Whether this name of a parameter is followed by no value."""
+    return not text.startswith("-") or bool(param.is_flag)
 
 
 def _version() -> str:

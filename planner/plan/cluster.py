@@ -77,6 +77,8 @@ class Use(Part):
     """Seconds of its fastest step; None where nothing fits, or where it is known to be slower than the plan."""
     note: str = ""
     """Why there is no step, or what the step rests on."""
+    gap: float | None = None
+    """Share by which a plan of this way may at most be faster than its step; 0 is proved, None where it has none."""
 
 
 def kind_of(cluster: str) -> str:

@@ -50,7 +50,12 @@ def way_columns(plan: Plan) -> list[Column]:
         ),
         Column(heading="chips", cells=[f"{use.chips:,}" for use in plan.uses]),
         Column(heading="step", cells=steps),
-        Column(heading="slower", cells=shares, drop=1),
+        Column(heading="slower", cells=shares, drop=2),
+        Column(
+            heading="gap",
+            cells=["" if use.gap is None else percent(use.gap) for use in plan.uses],
+            drop=1,
+        ),
     ]
 
 

@@ -216,6 +216,8 @@ def test_a_bug_is_reported_without_a_traceback(
         ("plan", "A03", "missing argument 'MODEL'"),
         ("plan m n -c c", "A03", "unexpected extra argument"),
         ("plan m -c", "A03", "requires an argument"),
+        ("plan m -c c --cluster d", "A03", 'Pools of one job: --cluster "c + d".'),
+        ("plan m -c c -b 8 --global-batch=16", "A03", "--global-batch is given twice: 8 and 16."),
         ("plan m -c c --seq-len many", "A03", "--seq-len 'many'"),
         (f"plan m -c c --seq-len {'9' * 5000}", "A03", "is no length of a sequence"),
         ("plan m -c c --top 0", "A03", "'--top': it should be at least 1."),

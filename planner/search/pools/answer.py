@@ -172,8 +172,10 @@ def _fullest(site: Site, best: Way) -> tuple[Task, Prices]:
 
 
 def _use(way: Way) -> Use:
-    step = way.step if way.steps else None
-    return Use(text=way.text, chips=way.chips, step=step, note=way.note)
+    if not way.steps:
+        return Use(text=way.text, chips=way.chips, step=None, note=way.note)
+    gap = max(way.gap, 1.0 - way.bound / way.step, 0.0)
+    return Use(text=way.text, chips=way.chips, step=way.step, note=way.note, gap=gap)
 
 
 def _proof(found: Sequence[Way]) -> Proof:
