@@ -6,6 +6,7 @@ Ids are what pages print: ``#2``, ``rule:kv-heads``, ``step.gradients``, ``memor
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -133,11 +134,28 @@ def _rest(node: Node) -> Derivation:
     return Derivation(meaning=what, formula="0", inputs=(), value=node.seconds, unit="s")
 
 
+def _pin(plan: Plan, asked: str) -> Facts | None:
+    """The prices of the pins with this text or key, or the pins where none was searched for."""
+    priced = [price.pin for price in plan.pin_prices]
+    where, texts = ("pin_prices", priced) if priced else ("pins", list(plan.pins))
+    places = [
+        f"{where}.{index}"
+        for index, text in enumerate(texts)
+        if asked in (text, re.split("[<>=]", text)[0].strip())
+    ]
+    found = [part for place in places if (part := facts(plan, place)) is not None]
+    return (
+        Facts(", ".join(places), tuple(row for part in found for row in part.rows))
+        if found
+        else None
+    )
+
+
 def find_item(plan: Plan, asked: str) -> Item:
     """The item of an id, or of other words for it.
 
-    The label of a part (``dp gradients``), a rule without its prefix and the place of a value in the plan's file
-    (``proof.gap``, ``stages.0.forward``) do as well.
+    The label of a part (``dp gradients``), a rule without its prefix, the place of a value in the plan's file
+    (``proof.gap``, ``stages.0.forward``) and a pin, with its value or without, do as well.
 
     Raises:
         PlannerError: nothing in the plan has the id (I01); the nearest ids are given.
@@ -167,6 +185,8 @@ def find_item(plan: Plan, asked: str) -> Item:
         whole = sum(rule.count for rule in of_family)
         return Facts(word, (*counts, Fact(word, whole, "", "Layouts that these rules removed.")))
     if (found := facts(plan, ALSO.get(word, word))) is not None:
+        return found
+    if (found := _pin(plan, word)) is not None:
         return found
     if word.startswith(("rule:", "rule ")):
         name = word[5:].strip()

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+from planner.plan.facts import Facts
+from planner.plan.items import find_item
 from planner.plan.read import read_plan
 from planner.plan.schema import PinPrice
 from planner.report.markdown import render_markdown
@@ -40,3 +44,26 @@ def test_every_pin_has_its_price():
 
 def test_pins_without_prices_are_told_as_they_are():
     assert pinned(PLAN.model_copy(update={"pin_prices": ()})) == list(PLAN.pins)
+
+
+@pytest.mark.parametrize(
+    ("asked", "pin"),
+    [
+        ("layers.*.mlp.up", "layers.*.mlp.up=((1,1),(1,8))"),
+        ("layers.*.mlp.up=((1,1),(1,8))", "layers.*.mlp.up=((1,1),(1,8))"),
+        ("pp<=4", "pp<=4"),
+        ("all pins", "all pins"),
+    ],
+)
+def test_a_pin_is_found_as_it_was_typed(asked: str, pin: str) -> None:
+    pins = ("pp<=4", "layers.*.mlp.up=((1,1),(1,8))")
+    prices = tuple(PinPrice(pin=p, without=15.0, cost=3.2) for p in (*pins, "all pins"))
+    priced = find_item(PLAN.model_copy(update={"pins": pins, "pin_prices": prices}), asked)
+    assert isinstance(priced, Facts)
+    assert [row.value for row in priced.rows] == [pin, 15.0, 3.2]
+
+
+def test_a_pin_without_a_price_is_found_too() -> None:
+    told = find_item(PLAN.model_copy(update={"pins": ("pp<=4",), "pin_prices": ()}), "pp<=4")
+    assert isinstance(told, Facts)
+    assert [(row.place, row.value) for row in told.rows] == [("pins.0", "pp<=4")]
