@@ -30,7 +30,7 @@ def pinned(plan: Plan, mark: str = "") -> list[str]:
 def priced(price: PinPrice, step: float) -> str:
     """What a pin costs, in words: ``costs 1.2 s, 5 % of the step``."""
     if price.cost is None:
-        return "price not known: no time left"
+        return "price not known: the search for it was stopped"
     if price.cost <= FREE * step:
         return "costs nothing"
     share = f", {percent(price.cost / step)} of the step" if step else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -71,10 +72,20 @@ class Without:
         self.free: Outcome | None = None
 
     def step(self, fewer: Pins) -> float | None:
-        """Seconds of the best step under these pins; None where time ran out."""
+        """Seconds of the best step under these pins; None where time ran out, or from Ctrl-C on."""
         left = self.deadline - time.monotonic()
         if left <= 0:
             return None
+        try:
+            found = self._fastest(fewer, left)
+        except KeyboardInterrupt:
+            found = None
+        if found is None:
+            self.deadline = -math.inf
+        return found
+
+    def _fastest(self, fewer: Pins, left: float) -> float | None:
+        """The same; None where the search was stopped."""
         found = self._sifted(fewer, left) or self._searched(fewer, left)
         if found.stopped or not len(found.step):
             return None

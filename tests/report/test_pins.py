@@ -34,7 +34,7 @@ def test_every_pin_has_its_price():
     assert pinned(PLAN) == [
         "tp=8 (costs 3.20 s, 17.6 % of the step)",
         "attn.q.heads=tp (costs nothing)",
-        "pp=2 (price not known: no time left)",
+        "pp=2 (price not known: the search for it was stopped)",
         "all pins (costs 4.20 s, 23.1 % of the step)",
     ]
     assert "costs 3.20 s" in plain(render(PLAN))

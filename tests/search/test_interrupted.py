@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -47,3 +48,21 @@ def test_the_best_so_far_is_the_answer(
     assert found.proof.stopped
     assert found.step >= whole.step * (1 - 1e-9)
     assert found.proof.bound <= whole.step * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("name", ["_searched", "_as_pinned"])
+def test_ctrl_c_among_the_prices_of_pins_keeps_the_plan(
+    name: str, whole: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+
+    def interrupted(*given: Any) -> Any:
+        calls.append(given)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(planning.Without, name, interrupted)
+    found = plan(replace(QUESTION, pins=("pp=4", "vpp=1")))
+    assert isinstance(found, Plan)
+    assert not found.proof.stopped
+    assert [price.cost for price in found.pin_prices] == [None, None, None]
+    assert len(calls) == 1, "no other price is searched for after Ctrl-C"
