@@ -75,13 +75,20 @@ def test_before_anything_fits_there_is_no_answer(monkeypatch: pytest.MonkeyPatch
         plan(QUESTION)
 
 
+def _listens_to_ctrl_c() -> None:
+    """Whoever runs the tests in the background has it ignored, and so would the child."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
 def test_a_slow_question_ends_with_its_best_so_far(sent: signal.Signals, tmp_path: Path) -> None:
     """As a person and as a batch system send it: exit code 4, the answer on standard output."""
     program = [sys.executable, "-m", "cli.main", *SLOW, "--format", "json"]
     talk = tmp_path / "talk"
     with talk.open("w") as stderr:
-        child = subprocess.Popen(program, stdout=subprocess.PIPE, stderr=stderr)
+        child = subprocess.Popen(
+            program, stdout=subprocess.PIPE, stderr=stderr, preexec_fn=_listens_to_ctrl_c
+        )
         try:
             for _ in range(400):
                 if "best" in talk.read_text() or child.poll() is not None:
