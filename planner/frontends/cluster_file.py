@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from planner.errors import Fault, PlannerError
-from planner.frontends.catalog import find, find_chip, unknown_hardware
+from planner.frontends.catalog import find, find_chip, nearest_names, unknown_hardware
 from planner.frontends.fields import checked
 from planner.frontends.hardware_files import (
     MAX_CHIPS,
@@ -34,6 +34,9 @@ _COUNT = re.compile(r"([0-9]{1,9})(?:[xX×]([0-9]{1,9}))?")
 ONE_HOST = "one host: the file has no num_chips"
 """What is assumed where neither the file nor the user says how many chips."""
 UNMEASURED = "not measured on your cluster"
+_TURNED = r"(?P<count>[0-9]{1,9}(?:[xX×][0-9]{1,9})?)"
+_BEFORE = re.compile(_TURNED + r"(?: *[xX×*] *| +)(?P<what>[^ ].*)")
+_AFTER = re.compile(r"(?P<what>.+?)(?: *[xX×*] *| +)" + _TURNED)
 _NODES = re.compile(r"[0-9]{1,9}(?:,[0-9]{1,9})+")
 
 
@@ -58,6 +61,8 @@ def read_cluster(spec: str, folders: Sequence[Path] = (), *, notes: bool = True)
     source = _source(what, folders)
     if source is not None and has_pools(source):
         raise one_kind(spec)
+    if source is None and count is None and (turned := _turned(what, folders)):
+        raise PlannerError.of("C01", f"no cluster named '{what}'.", *turned)
     if source is None:
         kind = "chip" if count else "cluster"
         raise unknown_hardware(kind, what, folders, asked=f"--cluster {spec}" if count else "")
@@ -141,6 +146,17 @@ def _split(spec: str) -> tuple[str, tuple[int, int | None] | None]:
         why = f"--cluster {spec} must have 1 to {MAX_CHIPS:,} chips."
         raise PlannerError.of("C02", why, fix)
     return parts["what"], (nodes, per)
+
+
+def _turned(spec: str, folders: Sequence[Path]) -> tuple[str, ...]:
+    """How a count that stands before its chip, or after it without a colon, is written; nothing without a count."""
+    parts = _BEFORE.fullmatch(spec.strip()) or _AFTER.fullmatch(spec.strip())
+    if parts is None:
+        return ()
+    known = find("cluster", parts["what"], folders) or find("chip", parts["what"], folders)
+    close = [known.stem] if known else nearest_names(parts["what"], ["chip", "cluster"], folders)
+    fix = "The count stands after a colon:" if known else "The count stands after a colon; nearest:"
+    return (fix, *(f"--cluster {name}:{parts['count']}" for name in close))
 
 
 def _source(what: str, folders: Sequence[Path]) -> YamlSource | None:

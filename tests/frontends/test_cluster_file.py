@@ -1,3 +1,4 @@
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -150,7 +151,30 @@ def test_unknown_names():
         "       For a chip we do not know, start from one we do:",
         "       shardwright show h100-sxm > my.yaml   [C01]",
     ]
+    assert faults("910b x")[0].what.startswith("no cluster named '910b x'. Nearest: ")
     assert faults("dgx-h10")[0].what.startswith("no cluster named 'dgx-h10'. Nearest: dgx-h100")
+
+
+@pytest.mark.parametrize(
+    ("spec", "right"),
+    [
+        ("4x A100", "a100-sxm-80gb:4"),
+        ("4xA100", "a100-sxm-80gb:4"),
+        ("A100x4", "a100-sxm-80gb:4"),
+        ("4 A100", "a100-sxm-80gb:4"),
+        ("A100 x 2x8", "a100-sxm-80gb:2x8"),
+        ("2x8 dgx-h100", "dgx-h100:2x8"),
+        ("4x910b", "ascend-910b2:4"),
+        ("h101-sxm*64", "h100-sxm:64"),
+    ],
+)
+def test_a_count_without_its_colon(spec, right):
+    (only,) = faults(spec)
+    assert (only.code, only.what) == ("C01", f"no cluster named '{spec}'.")
+    assert only.fix[1] == f"--cluster {right}"
+    assert read_cluster(right).num_chips == math.prod(
+        int(n) for n in right.split(":")[1].split("x")
+    )
 
 
 @pytest.mark.parametrize(
