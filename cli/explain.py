@@ -60,6 +60,7 @@ def explain(
     from cli.explained import data_of, explain_study, page_width
     from planner.api import explain as found
     from planner.calibrate.measured import measured_run
+    from planner.errors import PlannerError
     from planner.output.pages import explained_page
     from planner.plan.read import read_kept
     from planner.plan.schema import Plan
@@ -73,6 +74,12 @@ def explain(
     o.chosen(form, FORMATS, "--format")
     answer = read_kept(plan)
     if not isinstance(answer, Plan):
+        if measured is not None:
+            raise PlannerError.of(
+                "A03",
+                f"--measured is beside a plan, and {plan} holds rows.",
+                "Make the plan of a row with --out plan.json, and explain that.",
+            )
         return explain_study(answer, item, plan, depth, form, screen)
     run = None if measured is None else measured_run(measured, answer)
     why = found(answer, item, name=str(plan))

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Iterator
 
 from planner.errors import Fault, PlannerError, listed
+from planner.plan.findings import Comparison
 from planner.plan.schema import Plan, Term
 
 ENDS = ("embedding", "head")
@@ -29,6 +30,28 @@ def require_agreement(plan: Plan, where: str = "", *, ends: bool = True) -> None
         again = f"Price it again:  shardwright price --like {where or 'FILE'}"
         fix = ("Take the file as it was written.", again)
         faults = (Fault("V04", f"the plan disagrees: {one}.", fix, where) for one in told)
+        raise PlannerError(*faults)
+
+
+def require_best_rows(found: Comparison, where: str) -> None:
+    """Refuses a comparison whose best rows are not among its rows.
+
+    Raises:
+        PlannerError: the places that are none (V04).
+    """
+    count = len(found.rows)
+    places = {"fastest": found.fastest, "cheapest": found.cheapest}
+    faults = [
+        Fault(
+            "V04",
+            f"the comparison disagrees: '{key}' is {place}, and there are {count} rows, from 0 on.",
+            ("Take the file as it was written.",),
+            where,
+        )
+        for key, place in places.items()
+        if place is not None and not 0 <= place < count
+    ]
+    if faults:
         raise PlannerError(*faults)
 
 

@@ -9,7 +9,7 @@ from pydantic import ConfigDict, Field
 from planner.plan.asked import Asked
 from planner.plan.cluster import kind_of
 from planner.plan.figures import Sensitivity
-from planner.plan.part import Part
+from planner.plan.part import Part, Positive
 from planner.plan.schema import Degrees, ModelFacts, RecipeFacts
 
 
@@ -57,9 +57,9 @@ class Compared(Part):
     note: str = ""
     """Why there is no plan; empty where there is one."""
     degrees: Degrees | None = None
-    step: float | None = None
+    step: Positive | None = None
     """Seconds."""
-    tokens_per_second: float | None = None
+    tokens_per_second: Positive | None = None
     mfu: float | None = None
     memory: float | None = None
     """Bytes on the fullest chip, the median; of the closest miss where nothing fits."""
@@ -68,7 +68,7 @@ class Compared(Part):
     """Dollars a chip-hour; None where pools differ."""
     pool_prices: dict[str, float] = Field(default_factory=dict)
     """Dollars a chip-hour of each chip of pools; empty where all chips are alike."""
-    price_per_million_tokens: float | None = None
+    price_per_million_tokens: Positive | None = None
     energy_per_million_tokens: float | None = None
     """Kilowatt-hours of the chips at their power limit."""
     bound_by: str = ""
@@ -105,7 +105,7 @@ class Comparison(Part):
 
     model: ModelFacts
     recipe: RecipeFacts
-    rows: tuple[Compared, ...]
+    rows: tuple[Compared, ...] = Field(min_length=1)
     fastest: int | None
     """Its place among the rows; None where nothing fits anywhere."""
     cheapest: int | None
@@ -146,7 +146,7 @@ class Sizing(Part):
     """Why the search for more chips ended, where there is no answer."""
     stopped: bool = False
     """The user stopped: fewer chips may do it."""
-    curve: tuple[Compared, ...]
+    curve: tuple[Compared, ...] = Field(min_length=1)
     """Rising numbers of chips."""
 
 
@@ -165,4 +165,4 @@ class Largest(Part):
     above_value: int | None = None
     stopped: bool = False
     """The user stopped: larger ones may do it."""
-    curve: tuple[tuple[int, Compared], ...]
+    curve: tuple[tuple[int, Compared], ...] = Field(min_length=1)

@@ -12,7 +12,7 @@ from pydantic_core import ErrorDetails
 
 from planner.documented import wanted
 from planner.errors import Fault, PlannerError, listed, nearest
-from planner.plan.agreement import require_agreement
+from planner.plan.agreement import require_agreement, require_best_rows
 from planner.plan.findings import Comparison, Largest, Sizing
 from planner.plan.schema import SCHEMA_VERSION, Plan
 
@@ -59,7 +59,10 @@ def read_kept(path: Path | str) -> Plan | Comparison | Sizing | Largest:
         return read_plan(path)
     kind: type[Comparison | Sizing | Largest]
     kind = Comparison if "rows" in data else Largest if "what" in data else Sizing
-    return _validated(kind, data, Path(path))
+    found = _validated(kind, data, Path(path))
+    if isinstance(found, Comparison):
+        require_best_rows(found, str(path))
+    return found
 
 
 def _validated(kind: type[Kept], data: dict[str, Any], path: Path) -> Kept:

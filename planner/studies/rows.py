@@ -114,18 +114,30 @@ def turn(found: Study, asked: str) -> Number | Facts | None:
     return how(found, each, match[0])
 
 
-def _named(found: Comparison, name: str) -> list[Compared]:
-    return [row for own, row in zip(row_names(found.rows), found.rows, strict=True) if own == name]
+def _named(found: Comparison, name: str, what_if: str = "") -> Compared:
+    """The row of a name whose what-if begins so; without one the row that has none.
+
+    Raises:
+        PlannerError: there is none, as after an edit by hand (V04).
+    """
+    for own, row in zip(row_names(found.rows), found.rows, strict=True):
+        if own == name and (row.what_if.startswith(what_if) if what_if else not row.what_if):
+            return row
+    raise _disagrees(f"no row of it is {f'{name} {what_if}'.strip()}, whose order turns")
+
+
+def _disagrees(what: str) -> PlannerError:
+    fix = "Take the file as it was written."
+    return PlannerError.of("V04", f"the comparison disagrees: {what}.", fix)
 
 
 def _of_prices(found: Comparison, each: Crossover, id: str) -> Number:
     """The price of a chip-hour at which both tokens cost the same: a token's price is proportional to it."""
-    (other, best) = (
-        next(row for row in _named(found, name) if not row.what_if)
-        for name in (each.below, each.above)
-    )
-    price, token = other.price or 0.0, other.price_per_million_tokens or 0.0
-    least = best.price_per_million_tokens or 0.0
+    other, best = (_named(found, name) for name in (each.below, each.above))
+    price, token = other.price, other.price_per_million_tokens
+    least = best.price_per_million_tokens
+    if price is None or token is None or least is None:
+        raise _disagrees(f"{each.below} and {each.above} turn at a price, and have none")
     inputs = {
         "price": Quantity(value=price, unit="$", meaning=f"a chip-hour of {each.below} now"),
         "least": Quantity(value=least, unit="$", meaning=f"a million tokens of {each.above}"),
@@ -143,7 +155,7 @@ def _of_range(found: Comparison, each: Crossover, id: str) -> Facts:
     """Both rows asked once more with the number just where their order turns."""
     rows = [Fact(each.number, each.value, "", f"found by bisection, to {CLOSE - 1:.0%}")]
     for name in (each.below, each.above):
-        row = next(row for row in _named(found, name) if row.what_if.startswith(f"{each.number}="))
+        row = _named(found, name, f"{each.number}=")
         label = f"{each.number}={each.value}"
         kept = (text for text in row.asked.what_if if text != row.what_if)
         question = replace(Question.again(row.asked), what_if=(*kept, label))

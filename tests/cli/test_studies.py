@@ -255,3 +255,5 @@ def test_explain_shows_a_row_that_was_kept(
     assert capsys.readouterr().out.startswith("## llama-3.2-1b\n\n`turn.1`\n")
     assert main(["explain", path, "#1 mfu", "-f", "json"]) == 0
     assert json.loads(capsys.readouterr().out)["id"] == "mfu"
+    assert main(["explain", path, "#1", "--measured", "run.json"]) == 2
+    assert "--measured is beside a plan" in capsys.readouterr().err

@@ -231,6 +231,16 @@ def test_a_launch_script(tmp_path: Path) -> None:
     assert build_model(found.architecture, 4096).num_params == 8_030_261_248
 
 
+def test_comments_of_a_script_are_no_options(tmp_path: Path) -> None:
+    (tmp_path / "run.sh").write_text(SCRIPT)
+    found = read_trainer_file(tmp_path / "run.sh")
+    first, rest = SCRIPT.split("\n", 1)
+    told = "# once: accelerate launch \\\n#--tensor-model-parallel-size 8\n"
+    end = "\n# --micro-batch-size 16\n"
+    (tmp_path / "run.sh").write_text(f"{first}\n{told}{rest}{end}")
+    assert read_trainer_file(tmp_path / "run.sh") == found
+
+
 def changed(tmp_path: Path, before: str, after: str) -> Path:
     assert before in SCRIPT
     (tmp_path / "run.sh").write_text(SCRIPT.replace(before, after))

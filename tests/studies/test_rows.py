@@ -159,6 +159,40 @@ def test_files_that_are_no_study_say_where(tmp_path: Path, compared: Comparison)
     assert caught.value.faults[0].fix == ("Nearest: step or cluster.",)
 
 
+@pytest.mark.parametrize(
+    ("place", "value", "phrase"),
+    [
+        (("rows",), [], "'rows' is a JSON list; it should be a list of at least one entry"),
+        (("fastest",), 99, "'fastest' is 99, and there are"),
+        (("cheapest",), -1, "'cheapest' is -1, and there are"),
+        (("rows", 0, "step"), 0, "'rows[0].step' is 0; it should be more than 0"),
+    ],
+)
+def test_studies_that_contradict_themselves_are_refused(
+    place: tuple[str | int, ...], value: object, phrase: str, tmp_path: Path, compared: Comparison
+) -> None:
+    data = compared.model_dump(mode="json")
+    part = data
+    for key in place[:-1]:
+        part = part[key]
+    part[place[-1]] = value
+    path = tmp_path / "rows.json"
+    path.write_text(json.dumps(data))
+    with pytest.raises(PlannerError, match=re.escape(phrase)) as caught:
+        read_kept(path)
+    assert {fault.code for fault in caught.value.faults} == {"V04"}
+
+
+def test_a_turn_of_rows_that_are_gone_is_refused(compared: Comparison) -> None:
+    for place, turned in enumerate(compared.crossovers, 1):
+        gone = turned.model_copy(update={"below": "nothing"})
+        turns = (*compared.crossovers[: place - 1], gone, *compared.crossovers[place:])
+        with pytest.raises(PlannerError, match="no row of it is nothing") as caught:
+            explain(compared.model_copy(update={"crossovers": turns}), f"turn.{place}")
+        assert caught.value.faults[0].code == "V04"
+    assert compared.crossovers
+
+
 def test_a_plan_is_kept_too(tmp_path: Path) -> None:
     made = plan(QUESTION)
     write(made, tmp_path / "plan.json")

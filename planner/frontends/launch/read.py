@@ -17,7 +17,7 @@ from planner.frontends.launch import (
     torchtitan,
 )
 from planner.frontends.launch.found import TrainerFile
-from planner.frontends.launch.shell import options
+from planner.frontends.launch.shell import options, plain
 from planner.frontends.yaml_source import YamlSource, parse_yaml
 from planner.units import Json
 
@@ -37,6 +37,7 @@ _JSON_KEYS = {
     "galvatron": ("pp_deg", "tp_sizes_enc"),
     "megatron": ("world_size", "plan"),
 }
+_LAUNCHER = re.compile(r"\baccelerate\s+launch\b")
 _SOURCED = re.compile(r"^\s*source (\S+?);? .*\$\{(\w+)\[@\]\}", re.MULTILINE)
 """A script that runs with the array of another."""
 
@@ -114,7 +115,7 @@ def _by_ending(path: Path, text: str, asked: str | None) -> TrainerFile | None:
             where=where,
         )
     values, variables = options(text, where)
-    if "accelerate launch" in text:
+    if _LAUNCHER.search(plain(text)):
         return _launched(path, values)
     if asked == "torchtitan" or any(name.startswith("parallelism.") for name in values):
         return torchtitan.from_flags(where, values)

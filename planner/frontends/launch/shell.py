@@ -39,7 +39,7 @@ DEEPEST = 20
 def variables(text: str) -> dict[str, str]:
     """What a script assigns, the last value of each name, variables inside put in their places."""
     found: dict[str, str] = {}
-    for name, more, value in _ASSIGNED.findall(_plain(text)):
+    for name, more, value in _ASSIGNED.findall(plain(text)):
         bare = value.strip()
         if (bare[:1] in "\"'" and len(bare) > 1) or (bare.startswith("(") and bare.endswith(")")):
             bare = bare[1:-1]
@@ -92,7 +92,7 @@ def options(text: str, path: str) -> tuple[dict[str, Json], dict[str, str]]:
     known = variables(text)
     found: dict[str, Json] = {}
     hidden = {name: value.translate(HIDDEN) for name, value in known.items()}
-    for line in _lines(expanded(_strings_kept(_plain(text)), hidden)):
+    for line in _lines(expanded(_strings_kept(plain(text)), hidden)):
         try:
             words = shlex.split(line)
         except ValueError:
@@ -136,10 +136,10 @@ def words_to_options(words: list[str]) -> dict[str, Json]:
     return found
 
 
-def _plain(text: str) -> str:
-    """Lines that go on joined, comments gone."""
-    joined = re.sub(r"\\[ \t]*\r?\n", " ", text)
-    return re.sub(r"(^|[ \t])#[^\n]*", r"\1", joined)
+def plain(text: str) -> str:
+    """Comments gone, which end with their line whatever is last on it, and lines that go on joined."""
+    told = re.sub(r"(^|[ \t])#[^\n]*", r"\1", text, flags=re.MULTILINE)
+    return re.sub(r"\\[ \t]*\r?\n", " ", told)
 
 
 def _lines(text: str) -> list[str]:
