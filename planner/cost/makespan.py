@@ -100,7 +100,7 @@ def _formula(
         found = timing.makespan
         settled = np.ones(len(open_rows), dtype=bool)
         if short < m:
-            period, settled = _settled(steady(program, group, length), length, timing.starts)
+            period, settled = _settled(steady(program, group, length), length, timing)
             found = found + (m - short) // group * period
         result[open_rows[settled]] = found[settled]
         open_rows = open_rows[~settled]
@@ -204,14 +204,14 @@ def steady(program: Program, group: int, length: int) -> Steady:
     return Steady(start, end, int(max(reach)))
 
 
-def _settled(part: Steady, length: int, starts: Array) -> tuple[Array, Array]:
+def _settled(part: Steady, length: int, timing: Timing) -> tuple[Array, Array]:
     """Seconds of a period of ``length`` operations, and for which rows every later one provably takes as long.
 
-    Shapes: ``starts`` ``(n, stages, operations)``; results ``(n,)``.
+    Shapes: results ``(n,)``, as the timing's makespan.
     """
     first, end = part.end - part.reach, part.end
     if first < part.start:
-        return np.zeros(len(starts)), np.zeros(len(starts), dtype=bool)
-    later = starts[..., first:end] - starts[..., first - length : end - length]
+        return np.zeros_like(timing.makespan), np.zeros(len(timing.makespan), dtype=bool)
+    later = timing.between(first, end) - timing.between(first - length, end - length)
     low, high = later.min(axis=(-2, -1)), later.max(axis=(-2, -1))
     return high, high - low <= SAME * high

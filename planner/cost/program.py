@@ -48,8 +48,24 @@ class Timing:
     span: Array
     """Seconds from a stage's first start to its last end, of the stage where that is most; shape (...). Steps follow
     one another at this distance where no stage waits for the others between two steps."""
-    starts: Array
-    """Seconds at which each operation starts, at the places of the order table; shape (..., stages, operations)."""
+    program: Program
+    ends: Array
+    """Seconds at which each operation ends, by number; shape (operations, ...)."""
+    costs: Array
+    """Seconds that it takes; same shape."""
+
+    @property
+    def starts(self) -> Array:
+        """Seconds at which each operation starts, at the places of the order table.
+
+        Shape: (..., stages, operations).
+        """
+        return self.between(0, self.program.number.shape[1])
+
+    def between(self, first: int, end: int) -> Array:
+        """The same of some columns of the order table."""
+        number = self.program.number[:, first:end]
+        return np.moveaxis(self.ends[number] - self.costs[number], (0, 1), (-2, -1))
 
 
 @lru_cache(maxsize=64)
@@ -193,22 +209,24 @@ def simulate(
         Seconds.
     """
     ends, costs = _execute(program, forward, backward, send, weight)
-    lasts = ends[program.number[:, -1] + 1]
-    starts = (ends[1:] - costs)[program.number]
+    first, last = program.number[:, 0], program.number[:, -1]
+    lasts = ends[last]
     makespan = np.asarray(lasts.max(axis=0))
     busy = program.microbatches * (forward + backward).sum(axis=-1)
     return Timing(
         makespan=makespan,
         idle=makespan[..., None] - busy,
-        span=np.asarray((lasts - starts[:, 0]).max(axis=0)),
-        starts=np.moveaxis(starts, (0, 1), (-2, -1)),
+        span=np.asarray((lasts - (ends[first] - costs[first])).max(axis=0)),
+        program=program,
+        ends=ends,
+        costs=costs,
     )
 
 
 def _execute(
     program: Program, forward: Array, backward: Array, send: Number, weight: Array | None
 ) -> tuple[Array, Array]:
-    """End (from 1, entry 0 is the start of the step) and duration (from 0) of each operation, by number."""
+    """End and duration of each operation, by number."""
     p, v = len(program.orders.kind), program.chunks
     late = np.zeros(()) if weight is None else weight
     shape = np.broadcast_shapes(forward.shape, backward.shape, (*np.shape(send), 1))
@@ -228,4 +246,4 @@ def _execute(
         free = ends[program.after_own[part]] + costs[part]
         fed = ends[program.after_data[part]] + lags[part]
         np.maximum(free, fed, out=ends[first + 1 : last + 1])
-    return ends, costs
+    return ends[1:], costs

@@ -18,8 +18,10 @@ from planner.units import Array, BoolArray, IntArray
 
 WIDTH = 100_000
 """Beginnings of cuts that are looked at, of every number of stages, times stages and numbers of layers of one."""
-BATCH = 16
-"""Cuts that are simulated together, those of the least bounds first."""
+BATCH = 64
+"""Cuts that are simulated together, those of the least bounds first: a step of a wide simulation costs little more."""
+FEW = 16
+"""The same where schedules are so long that fewer than ``MOST`` cuts are simulated."""
 MOST = 320
 """Cuts that are simulated in all."""
 PASSES = 1 << 22
@@ -144,8 +146,9 @@ def branch(table: StageTable, best: IntArray, seconds: float) -> tuple[IntArray,
     order = np.argsort(bounds, kind="stable")
     p = table.num_stages
     most = min(MOST, PASSES // (p * min(table.micro_batches, PERIODS * p)))
-    for first in range(0, len(cuts), BATCH):
-        part = order[first : first + BATCH]
+    batch = BATCH if most == MOST else FEW
+    for first in range(0, len(cuts), batch):
+        part = order[first : first + batch]
         if bounds[part[0]] >= seconds:
             break
         if first >= most:
