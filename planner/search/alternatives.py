@@ -142,8 +142,15 @@ def _reason(b: Breakdown, winner: Breakdown, difference: tuple[Term, ...]) -> st
         return "a little of everything"
     before = next((t.value for t in winner.terms if t.name == worst.name), 0.0)
     now = before + worst.value
+    part = _launches(b, winner, worst)
     if before < 0.05 * now:
-        return f"{worst.label} {show_seconds(now)}"
+        return f"{worst.label} {show_seconds(now)}{part}"
     if show_seconds(now) == show_seconds(before):
-        return f"{worst.label} {show_seconds(worst.value)} more"
-    return f"{worst.label} {show_seconds(now)}, not {show_seconds(before)}"
+        return f"{worst.label} {show_seconds(worst.value)} more{part}"
+    return f"{worst.label} {show_seconds(now)}, not {show_seconds(before)}{part}"
+
+
+def _launches(b: Breakdown, winner: Breakdown, worst: Term) -> str:
+    """That compute grew by launches, where most of it did."""
+    more = b.launches - winner.launches if worst.name == "step.compute" else 0.0
+    return f" (launches +{show_seconds(more)})" if more > 0.5 * worst.value else ""

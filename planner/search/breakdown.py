@@ -9,12 +9,15 @@ from typing import Any
 import numpy as np
 
 from planner.candidates import OFFLOAD, RECOMPUTE, SCHEDULES, SHARDING
-from planner.cost.block import FAMILIES
+from planner.cost.block import FAMILIES, block_structure
 from planner.cost.cut import Cut
 from planner.cost.memory import TERMS, StageMemory
-from planner.cost.partition import by_stage, even_cut
+from planner.cost.operator_cost import operator_cost
+from planner.cost.partition import by_stage, distinct_blocks, even_cut
 from planner.cost.prices import Mix, Prices, block_seconds, copies, state_seconds
+from planner.cost.setting import Setting, setting
 from planner.cost.step import StageTimes, makespans, memory_of_stages, stage_times
+from planner.graph.operator import Block
 from planner.plan.schema import Degrees, Stage, Term
 from planner.search.stage_sends import stage_sends
 from planner.search.stages.stated import label
@@ -80,6 +83,19 @@ class Breakdown:
         return next((term.value for term in self.terms if term.name == name), None)
 
     @property
+    def launches(self) -> float:
+        """Seconds of compute in which the chip waits for the host to launch its operators."""
+        p = self.prices
+        s, m = setting(p.task, p.rows), int(p.micro_batches[0])
+        counts = self.times.blocks[self.busiest].sum(axis=0)
+        model = p.task.model
+        kinds = model.blocks if p.cut is None else model.blocks * len(RECOMPUTE)
+        ends = distinct_blocks(model)[1 + len(model.blocks) :]
+        chip = np.array([_chip_seconds(s, b) for b in (model.embedding, *kinds, *ends)])
+        took = (p.table.forward + p.table.backward)[int(p.key[0])]
+        return m * float(counts @ (took - chip))
+
+    @property
     def host_update(self) -> float:
         """Seconds of the optimizer on the host; 0 where its states are on the chip."""
         return _host_update(self.prices, self.times, self.last)
@@ -110,6 +126,14 @@ def breakdown(prices: Prices, row: int) -> Breakdown:
         makespan=makespan,
         unsent=unsent,
     )
+
+
+def _chip_seconds(s: Setting, block: Block) -> float:
+    """Seconds in which a chip computes the operators of a block for one micro-batch, both ways, of a single row."""
+    form = block_structure(s, block, sp=bool(s.rows.sp[0]))
+    pairs = zip(block.operators, form.splits, strict=True)
+    costs = [operator_cost(s, block, op, split) for op, split in pairs]
+    return float(sum((c.forward + c.backward)[0] for c in costs))
 
 
 def _pace(p: Prices, stage: int) -> Prices:

@@ -9,8 +9,10 @@ import pytest
 from planner.api import Plan, PlannerError, Question, plan, price
 from planner.plan.items import find_item
 from planner.plan.layout import layout_of
+from planner.plan.tree import plan_tree
 from planner.report.tables import plain
 from planner.report.text import render
+from planner.units import show_seconds
 
 QUESTION = Question(model="llama-3-8b", cluster="h100-sxm:16", global_batch=64, seq_len=4096, top=3)
 
@@ -64,3 +66,18 @@ def test_another_batch_than_the_plan_s_comes_with_hints() -> None:
     assert isinstance(found, Plan)
     assert "64 is 2.00 × the base batch 32" in found.hints[0]
     assert "rules of thumb" in found.hints[1]
+
+
+def test_a_row_that_waits_for_launches_says_so() -> None:
+    """The clause of the user's own layout has what the tree of that layout shows beside its operators."""
+    question = Question(model="llama-3.2-1b", cluster="h100-sxm:16", global_batch=512, seq_len=256)
+    own = {"tp": 8, "micro_batch": 1, "recompute": "none", "zero": 1}
+    found = plan(replace(question, warm_start=own))
+    priced = price(question, own)
+    assert isinstance(found, Plan)
+    rest = sum(node.seconds for node in plan_tree(priced).walk() if node.id.endswith(".rest"))
+    mine = next(row for row in found.alternatives if row.own)
+    assert rest > 0.8 * priced.step
+    assert f"(launches +{show_seconds(rest)})" in mine.reason
+    busy = [row for row in found.alternatives if row.reason.startswith("compute") and not row.own]
+    assert any("launches" not in row.reason for row in busy)
