@@ -91,13 +91,21 @@ def _locate(path: Path) -> Path:
         if path.is_dir():
             file = path / "config.json"
             if not file.is_file():
-                raise PlannerError.of("M05", f"the folder {path} holds no config.json.", DESCRIBE)
+                what = f"the folder {path} holds no config.json{_instead(path)}."
+                raise PlannerError.of("M05", what, DESCRIBE)
             return file
         if path.is_file():
             return path
     except (OSError, ValueError) as error:
         raise PlannerError.of("M05", f"{path!s} cannot be read: {error}.") from None
     raise PlannerError.of("M05", f"there is no file {path}.")
+
+
+def _instead(folder: Path) -> str:
+    """Up to three files of a folder that may describe a model, in words; nothing where there are none."""
+    known = (".json", ".onnx", ".yaml", ".yml")
+    found = sorted(file.name for file in folder.iterdir() if file.suffix.lower() in known)
+    return f", but {', '.join(found[:3])}" if found else ""
 
 
 def _load(path: Path) -> dict[str, Json]:

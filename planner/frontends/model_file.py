@@ -65,7 +65,7 @@ def read_model(
 def _looks_like_file(path: Path, text: str) -> bool:
     known = path.suffix.lower() in (*_GRAPHS, ".json", ".yaml", ".yml", ".py")
     try:
-        if path.is_file() or (path.is_dir() and (path / "config.json").is_file()):
+        if path.exists():
             return known or "/" in text or "\\" in text or not _in_catalogue(text)
     except (OSError, ValueError):
         return True

@@ -9,6 +9,7 @@ import pytest
 
 from planner.errors import PlannerError
 from planner.frontends.hf_config import read_config
+from planner.frontends.model_file import read_model
 from planner.graph.architecture import Attention, Experts
 from planner.graph.blocks import build_model
 
@@ -363,3 +364,17 @@ def test_layer_types_of_the_wrong_length_or_kind():
         read_config({**base, "layer_types": ["full_attention", "linear_attention"]})
     windows = [kind.attention.window for kind in read_config(base).kinds]
     assert windows == [4096, None]
+
+
+@pytest.mark.parametrize(
+    ("files", "words"), [(("m.onnx", "a.yaml", "b.txt"), ", but a.yaml, m.onnx"), ((), "")]
+)
+def test_a_folder_without_a_configuration_says_what_it_holds(files, words, tmp_path, monkeypatch):
+    (tmp_path / "mine").mkdir()
+    for name in files:
+        (tmp_path / "mine" / name).touch()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(PlannerError) as caught:
+        read_model("mine")
+    (fault,) = caught.value.faults
+    assert (fault.code, fault.what) == ("M05", f"the folder mine holds no config.json{words}.")
