@@ -66,7 +66,7 @@ def deliver_study(
     from planner.studies.best import best_question
 
     if form == "table":
-        steps = () if screen.quiet else _asking(found)
+        steps = () if screen.quiet else _asking(found, paths)
         screen.show(studied.page(found, min(screen.width, WIDEST), steps))
     else:
         screen.write(studied.text(found, form))
@@ -83,8 +83,10 @@ def deliver_study(
         screen.note(f"Wrote {path}.")
 
 
-def _asking(found: Comparison | Sizing | Largest) -> Sequence[tuple[str, str]]:
-    """How to see the plan of a row."""
+def _asking(
+    found: Comparison | Sizing | Largest, paths: Sequence[Path]
+) -> Sequence[tuple[str, str]]:
+    """How to see the plan of a row, in the file that is written or in one that has to be."""
     from planner.studies.best import best_row
     from planner.studies.rows import known_rows
 
@@ -92,10 +94,12 @@ def _asking(found: Comparison | Sizing | Largest) -> Sequence[tuple[str, str]]:
     if best is None:
         return ()
     id = next(id for id, row in known_rows(found).items() if row == best)
+    kept = next((str(path) for path in paths if path.suffix == ".json"), None)
+    name = shlex.quote(kept or "rows.json")
     return (
-        ("… --out rows.json", "keep it"),
-        (f"shardwright explain rows.json {shlex.quote(id)}", "the plan of a row"),
-        (f"shardwright explain rows.json '{id} mfu'", "any of its numbers"),
+        *(() if kept else [("… --out rows.json", "keep it")]),
+        (f"shardwright explain {name} {shlex.quote(id)}", "the plan of a row"),
+        (f"shardwright explain {name} '{id} mfu'", "any of its numbers"),
     )
 
 

@@ -177,7 +177,7 @@ class ProgressLine:
     def _tick(self) -> None:
         from planner.errors import PlannerError
 
-        with suppress(PlannerError, ValueError):  # nobody reads it any more
+        with suppress(PlannerError, ValueError, OSError):  # nobody reads it any more
             while not self._ended.wait(EVERY_TERMINAL if self._redraws else EVERY_FILE):
                 if self._line is not None:
                     self._draw(self._line)
