@@ -15,6 +15,7 @@ from cli.options import FORMATS, WIDEST, chosen, details
 from planner.output.files import REPORT, check_outputs, is_trace, write_no_plan, write_output
 from planner.plan.schema import NoPlan, Plan
 from planner.plan.write import write_plan
+from planner.report.numbers import TOLD
 from planner.report.text import render
 from planner.units import show_seconds
 
@@ -94,7 +95,7 @@ def _asking(
     if best is None:
         return ()
     id = next(id for id, row in known_rows(found).items() if row == best)
-    kept = next((str(path) for path in paths if path.suffix == ".json"), None)
+    kept = next((str(path) for path in paths if path.suffix == ".json"), "")
     name = shlex.quote(kept or "rows.json")
     return (
         *(() if kept else [("… --out rows.json", "keep it")]),
@@ -141,10 +142,12 @@ def deliver(
         screen.note(f"Warning: {warning}")
     if not _written(answer, screen, output, beside):
         return exits.STOPPED
-    if answer.proof.stopped and answer.proof.optimal:
+    proof = answer.proof
+    if proof.stopped and proof.optimal and proof.cut_gap < TOLD:
         screen.note("Stopped after the plan was proven, before all alternatives were compared.")
-    elif answer.proof.stopped:
-        best, bound = show_seconds(answer.step), show_seconds(answer.proof.bound)
+    elif proof.stopped:
+        least = min(proof.bound, answer.step * (1.0 - proof.cut_gap))
+        best, bound = show_seconds(answer.step), show_seconds(least)
         screen.note(f"Stopped. Best so far {best}; nothing can be better than {bound}.")
         return exits.STOPPED
     return exits.ANSWER if answer.fits else exits.NO_PLAN

@@ -146,7 +146,7 @@ class Sizing(Part):
     """Why the search for more chips ended, where there is no answer."""
     stopped: bool = False
     """The user stopped: fewer chips may do it."""
-    curve: tuple[Compared, ...] = Field(min_length=1)
+    curve: tuple[Compared, ...]
     """Rising numbers of chips."""
 
 
@@ -165,4 +165,4 @@ class Largest(Part):
     above_value: int | None = None
     stopped: bool = False
     """The user stopped: larger ones may do it."""
-    curve: tuple[tuple[int, Compared], ...] = Field(min_length=1)
+    curve: tuple[tuple[int, Compared], ...]

@@ -33,6 +33,8 @@ def asked_row(found: Study, asked: str) -> tuple[str, Compared, str]:
     for word in (first, first.replace(",", ""), f"#{first}", first.removeprefix("#")):
         if word in rows:
             return word, rows[word], rest.strip()
+    if not rows:
+        raise PlannerError.of("I01", f"no row is called '{first}', and there are none.")
     names = list(rows)
     more = " and turn.1 for where the order turns" if getattr(found, "crossovers", ()) else ""
     raise PlannerError.of(

@@ -129,6 +129,18 @@ def test_a_stopped_search_has_an_answer(planner: Any, capsys: pytest.CaptureFixt
     assert err.endswith("Stopped. Best so far 18.1 s; nothing can be better than 17.4 s.\n")
 
 
+def test_stages_that_were_not_divided_are_part_of_what_is_open(
+    planner: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    proof = planner.answer.proof.model_copy(
+        update={"stopped": True, "optimal": True, "cut_gap": 0.5}
+    )
+    planner.answer = planner.answer.model_copy(update={"proof": proof})
+    assert main(ASKED) == 4
+    err = capsys.readouterr().err
+    assert err.endswith("Stopped. Best so far 18.1 s; nothing can be better than 9.05 s.\n")
+
+
 def test_stopped_after_the_proof_is_an_answer(
     planner: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -197,3 +197,10 @@ def test_a_plan_is_kept_too(tmp_path: Path) -> None:
     made = plan(QUESTION)
     write(made, tmp_path / "plan.json")
     assert read_kept(tmp_path / "plan.json") == made
+
+
+def test_a_size_without_rows_says_that_there_are_none(tmp_path: Path, sized: Sizing) -> None:
+    path = tmp_path / "none.json"
+    write(sized.model_copy(update={"answer": None, "below": None, "curve": ()}), path)
+    with pytest.raises(PlannerError, match="no row is called '64', and there are none"):
+        explain(read_kept(path), "64")
