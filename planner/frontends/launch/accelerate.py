@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 
-from planner.frontends.launch.found import Reader, TrainerFile, without_defaults
+from planner.frontends.launch.found import Reader, TrainerFile, table_of, without_defaults
 from planner.frontends.launch.shell import words_to_options
 from planner.units import Json
 
@@ -77,7 +77,7 @@ def read_launch(path: str, options: Mapping[str, Json], data: Mapping[str, Json]
     merged: dict[str, Json] = dict(data)
     for section, known in (("fsdp_config", FSDP), ("parallelism_config", PARALLELISM)):
         own = {key: value for key, value in options.items() if key in known}
-        merged[section] = _section(data, section) | own
+        merged[section] = table_of(data, section) | own
     merged |= {key: value for key, value in options.items() if key in TOP}
     if options.get("use_fsdp") or merged["fsdp_config"]:
         merged.setdefault("distributed_type", "FSDP")
@@ -88,7 +88,7 @@ def read_accelerate(path: str, data: Mapping[str, Json]) -> TrainerFile:
     """The launcher's file: data ranks and their sharding."""
     r = Reader(path, data)
     fsdp, sizes = (
-        Reader(path, _section(data, name), notes=r.notes, faults=r.faults, wrong=r.wrong)
+        Reader(path, table_of(data, name), notes=r.notes, faults=r.faults, wrong=r.wrong)
         for name in ("fsdp_config", "parallelism_config")
     )
     fsdp.unknown(FSDP, "fsdp_config")
@@ -149,8 +149,3 @@ def _level(r: Reader, fsdp: Reader) -> int:
         }
         return words.get(fsdp.text("fsdp_sharding_strategy", default="FULL_SHARD").upper(), 3)
     return 2 if fsdp.text("fsdp_reshard_after_forward").lower() in ("false", "no", "0") else 3
-
-
-def _section(data: Mapping[str, Json], key: str) -> dict[str, Json]:
-    value = data.get(key)
-    return value if isinstance(value, dict) else {}

@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from planner.errors import listed, nearest
-from planner.frontends.launch.found import Reader, TrainerFile, share_word, without_defaults
+from planner.frontends.launch.found import (
+    Reader,
+    TrainerFile,
+    share_word,
+    table_of,
+    without_defaults,
+)
 from planner.units import Json
 
 DEEPSPEED_TOP = frozenset({
@@ -60,7 +66,7 @@ def read_deepspeed(path: str, data: Mapping[str, Json]) -> TrainerFile:
     """DeepSpeed: everything but the model and the chips."""
     r = Reader(path, data)
     r.unknown(DEEPSPEED_TOP, "DeepSpeed's configuration")
-    zero = Reader(path, _table(data, "zero_optimization"), wrong=r.wrong, faults=r.faults)
+    zero = Reader(path, table_of(data, "zero_optimization"), wrong=r.wrong, faults=r.faults)
     for key in sorted(zero.values.keys() - ZERO):
         r.fault("W03", f"zero_optimization has no key '{key}', and DeepSpeed refuses it.",
                 f"Nearest: {listed(nearest(key, ZERO, 2))}.")  # fmt: skip
@@ -82,18 +88,18 @@ def read_deepspeed(path: str, data: Mapping[str, Json]) -> TrainerFile:
                     f"Nearest: {_near(batch, micro * turns)}.")  # fmt: skip
         layout["dp"] = max(batch // (micro * turns), 1)
         chips = int(layout["dp"]) * tp * cp
-    again = Reader(path, _table(data, "activation_checkpointing"), wrong=r.wrong, faults=r.faults)
+    again = Reader(path, table_of(data, "activation_checkpointing"), wrong=r.wrong, faults=r.faults)
     again.unknown(CHECKPOINTS, "activation_checkpointing")
     if again.number("number_checkpoints") > 0:
         layout["recompute"] = "full"
     else:
         r.notes.append("recompute is decided in the training script, not here; none is assumed")
     r.done()
-    narrow = [name for name in ("bf16", "fp16") if _table(data, name).get("enabled")]
+    narrow = [name for name in ("bf16", "fp16") if table_of(data, name).get("enabled")]
     return TrainerFile(
         path=path, program="deepspeed", trainer="deepspeed", layout=without_defaults(layout),
         chips=chips, global_batch=batch or None, precision=narrow[0] if narrow else "fp32",
-        optimizer="sgd" if str(_table(data, "optimizer").get("type", "")).lower() == "sgd" else "adamw",
+        optimizer="sgd" if str(table_of(data, "optimizer").get("type", "")).lower() == "sgd" else "adamw",
         notes=tuple(r.notes), faults=tuple(r.faults),
     )  # fmt: skip
 
@@ -102,7 +108,7 @@ def _in_host(r: Reader, zero: Reader, stage: int) -> str:
     """What is kept in host memory; empty for nothing."""
     hosts: set[str] = set()
     for device in ("offload_param", "offload_optimizer"):
-        where = str(_table(zero.values, device).get("device", "none"))
+        where = str(table_of(zero.values, device).get("device", "none"))
         if where not in ("none", "cpu"):
             r.notes.append(f"{device} to {where} is priced as to the host's memory")
         hosts |= {device} if where != "none" else set()
@@ -110,19 +116,19 @@ def _in_host(r: Reader, zero: Reader, stage: int) -> str:
         r.silently(wrong, f"offload_param does nothing at stage {stage}.", "It needs stage 3.")
     if "offload_param" in hosts and stage == 3:
         return "states"
-    share = _table(zero.values, "offload_optimizer").get("ratio", 1.0)
+    share = table_of(zero.values, "offload_optimizer").get("ratio", 1.0)
     whole = stage != 3 or not isinstance(share, int | float)
     return "" if not hosts else "optimizer" if whole else share_word(float(share))
 
 
 def _autotp(r: Reader) -> int:
     """Ranks that split every layer. What decides how is looked at only when the model is built, and in part never."""
-    tensor = Reader(r.path, _table(r.values, "tensor_parallel"), wrong=r.wrong, faults=r.faults)
+    tensor = Reader(r.path, table_of(r.values, "tensor_parallel"), wrong=r.wrong, faults=r.faults)
     tensor.unknown(TENSOR, "tensor_parallel")
     preset = tensor.text("preset_model")
     r.silently(preset not in ("", *PRESETS), f"preset_model '{preset}' is no preset; it is ignored.",
                f"Presets: {listed(PRESETS)}.")  # fmt: skip
-    partition = Reader(r.path, _table(tensor.values, "partition_config"), faults=r.faults)
+    partition = Reader(r.path, table_of(tensor.values, "partition_config"), faults=r.faults)
     partition.unknown(PARTITION, "partition_config")
     specs = partition.values.get("layer_specs") or []
     for number, spec in enumerate(specs if isinstance(specs, list) else []):
@@ -139,8 +145,3 @@ def _autotp(r: Reader) -> int:
 def _near(batch: int, step: int) -> str:
     low = batch // step * step
     return f"{low} or {low + step}" if low else str(step)
-
-
-def _table(data: Mapping[str, Json], key: str) -> dict[str, Json]:
-    value = data.get(key)
-    return value if isinstance(value, dict) else {}

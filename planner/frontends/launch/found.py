@@ -144,6 +144,12 @@ class Reader:
             raise PlannerError(*self.wrong)
 
 
+def table_of(data: Mapping[str, Json], key: str) -> dict[str, Json]:
+    """The table below a key; empty where there is none, or something else."""
+    value = data.get(key)
+    return value if isinstance(value, dict) else {}
+
+
 def without_defaults(layout: Mapping[str, int | str]) -> dict[str, int | str]:
     """A layout without degrees of one, which everybody assumes.
 

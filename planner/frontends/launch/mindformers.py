@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from planner.errors import alike, listed, nearest
 from planner.frontends.launch.decoder import Decoder, architecture, needed
-from planner.frontends.launch.found import Reader, TrainerFile, in_part, without_defaults
+from planner.frontends.launch.found import Reader, TrainerFile, in_part, table_of, without_defaults
 from planner.frontends.yaml_source import YamlSource
 from planner.units import Json
 
@@ -42,18 +42,13 @@ MODES = (
 """``parallel_mode`` as a number or a name."""
 
 
-def _section(data: Mapping[str, Json], key: str) -> dict[str, Json]:
-    value = data.get(key)
-    return value if isinstance(value, dict) else {}
-
-
 def read_mindformers(source: YamlSource) -> TrainerFile:
     """MindFormers: model, recipe and layout in one file."""
     data: dict[str, Json] = source.data
     values: dict[str, Json] = {}
     for name in ("parallel_config", "recompute_config", "runner_config", "parallel", "moe_config"):
-        values |= {f"{name}.{key}": value for key, value in _section(data, name).items()}
-    config = _section(_section(data, "model"), "model_config")
+        values |= {f"{name}.{key}": value for key, value in table_of(data, name).items()}
+    config = table_of(table_of(data, "model"), "model_config")
     values |= {f"model.{key}": value for key, value in config.items()}
     r = Reader(source.path, values)
     p = {axis: r.degree(f"parallel_config.{key}") for axis, key in {
@@ -98,7 +93,7 @@ def read_mindformers(source: YamlSource) -> TrainerFile:
 def _mindformers_keys(r: Reader, data: Mapping[str, Json]) -> None:
     """Keys that MindFormers refuses, sections that it only warns about, and a mode that MindSpore refuses."""
     for section, known in STRICT.items():
-        for key in sorted(_section(data, section).keys() - known):
+        for key in sorted(table_of(data, section).keys() - known):
             r.fault("W03", f"{section} has no key '{key}', and MindFormers refuses it.",
                     f"Nearest: {listed(nearest(key, known, 2))}.")  # fmt: skip
     for key in sorted(data.keys() - STRICT.keys() - LENIENT):
@@ -200,7 +195,7 @@ def _mindformers_model(r: Reader, data: Mapping[str, Json]) -> Decoder:
     first = r.number("moe_config.first_k_dense_replace", "model.first_k_dense_replace")
     width = r.number("moe_config.moe_intermediate_size", "model.moe_intermediate_size")
     found = Decoder(
-        name=str(_section(data, "trainer").get("model_name") or "model of the YAML file"),
+        name=str(table_of(data, "trainer").get("model_name") or "model of the YAML file"),
         layers=layers, hidden=hidden, heads=heads, kv_heads=r.number("model.n_kv_heads", default=heads),
         head_dim=r.number("model.head_dim", default=hidden // max(heads, 1)), ffn=_feed_forward(r, hidden),
         vocab=r.number("model.vocab_size"), seq=r.number("model.seq_length"), gated=True, norm="rms",
