@@ -139,8 +139,9 @@ def _json(where: str, text: str) -> TrainerFile | None:
     }
     found = readers[program](where, data) if program else None
     about = data.get("_about")
-    started = accelerate.started(" ".join(map(str, about))) if isinstance(about, list) else {}
-    return accelerate.with_script(found, started) if found and program == "deepspeed" else found
+    if found is None or program != "deepspeed" or not isinstance(about, list):
+        return found
+    return accelerate.with_script(found, accelerate.started(" ".join(map(str, about))))
 
 
 def _yaml(source: YamlSource, text: str) -> TrainerFile | None:
