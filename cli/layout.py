@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 LAYOUT = frozenset({
     "dp", "tp", "pp", "cp", "ep", "etp", "vpp", "mbs", "micro-batch", "sharding", "zero", "shard-group", "offload",
     "recompute", "sp", "sequence-parallel", "schedule", "order", "kv-heads", "stage-layers", "full-layers",
-    "selective-layers", "pools",
+    "selective-layers", "recompute-unit", "pools",
 })  # fmt: skip
 """Keys of a layout, as the planner's pins have them too."""
 

@@ -30,6 +30,9 @@ class Cut:
     """How many of them, from the first on, run again as a whole."""
     selective: IntArray
     """How many of those that follow run again in part."""
+    unit: int = 1
+    """Layers of a chunk that run again together, its last ones fewer: only the input of the first of them is kept, and
+    all of theirs is there while they run backwards. More than one only where all layers run again as a whole."""
 
     @cached_property
     def modes(self) -> IntArray:
@@ -41,6 +44,11 @@ class Cut:
     def mixed(self) -> bool:
         """Whether layers differ in what they recompute."""
         return bool((self.modes != self.modes[0]).any())
+
+    @property
+    def groups(self) -> int:
+        """How many columns a kind of layer has: one a mode, and one for layers behind the first of a unit."""
+        return len(RECOMPUTE) + (self.unit > 1)
 
     @property
     def base(self) -> int:
@@ -60,7 +68,22 @@ def cut_blocks(model: Model, cut: Cut, pp: int, *, folded: bool) -> IntArray:
     Shapes: ``(stages, chunks a stage, blocks)``.
     """
     layers, full, selective = (part[None] for part in (cut.layers, cut.full, cut.selective))
-    return np.asarray(blocks_of_cuts(model, layers, full, selective, pp, folded=folded)[0])
+    blocks = np.asarray(blocks_of_cuts(model, layers, full, selective, pp, folded=folded)[0])
+    if cut.unit == 1:
+        return blocks
+    kinds = len(model.blocks)
+    behind = by_stage(_behind(model, cut), pp, folded=folded)
+    blocks[..., 1 + FULL * kinds : 1 + (FULL + 1) * kinds] -= behind
+    return np.insert(blocks, [1 + len(RECOMPUTE) * kinds] * kinds, behind, axis=-1)
+
+
+def _behind(model: Model, cut: Cut) -> IntArray:
+    """How many of each kind of layer stand behind the first of their unit; ``(chunks, kinds)``."""
+    chunk = np.repeat(np.arange(len(cut.layers)), cut.layers)
+    place = np.arange(model.num_layers) - (np.cumsum(cut.layers) - cut.layers)[chunk]
+    found = np.zeros((len(cut.layers), len(model.blocks)), dtype=np.int64)
+    np.add.at(found, (chunk, np.array(model.layers)), place % cut.unit > 0)
+    return found
 
 
 def blocks_of_cuts(
@@ -91,16 +114,19 @@ def blocks_of_cuts(
     return np.moveaxis(by_stage(np.swapaxes(table, 0, 1), pp, folded=folded), 2, 0)
 
 
-def widened(table: BlockTable, num_kinds: int) -> BlockTable:
+def widened(table: BlockTable, num_kinds: int, cut: Cut) -> BlockTable:
     """A table with a column for every kind of layer under every mode, between embedding and head.
 
-    Columns of arrays that have a leading axis of modes hold, under every mode, what their own mode costs.
+    Columns of arrays that have a leading axis of modes hold, under every mode, what their own mode costs. Layers in
+    units have one column more, for those behind the first of a unit, which keep nothing; what runs again for a unit is
+    that of the longest one, as if all its layers were of the kind.
     """
     blocks = table.forward.shape[1]
     layers = np.arange(1, 1 + num_kinds)
     ends = np.arange(1 + num_kinds, blocks)
-    column = np.concatenate([[0], np.tile(layers, len(RECOMPUTE)), ends])
-    mode = np.repeat(np.arange(len(RECOMPUTE)), num_kinds)
+    column = np.concatenate([[0], np.tile(layers, cut.groups), ends])
+    mode = np.repeat([*range(len(RECOMPUTE)), FULL][: cut.groups], num_kinds)
+    others = min(cut.unit, int(cut.layers.max())) - 1
     wide = {}
     for each in fields(table):
         values = getattr(table, each.name)
@@ -110,15 +136,19 @@ def widened(table: BlockTable, num_kinds: int) -> BlockTable:
                 values = values.copy()
                 inner = slice(1, 1 + len(mode))
                 values[..., inner] = values[mode, :, np.arange(1, 1 + len(mode))].T
+            if each.name == "working" and others:
+                values[..., inner] += others * table.saved[NONE][:, column[inner]]
+            if each.name == "saved" and cut.unit > 1:
+                values[..., 1 + len(RECOMPUTE) * num_kinds : inner.stop] = 0.0
         wide[each.name] = values
     return BlockTable(**wide)
 
 
-def narrowed(table: BlockTable, num_kinds: int, mode: int = NONE) -> BlockTable:
-    """The table of which :func:`widened` made this one, its layers under one mode."""
+def narrowed(table: BlockTable, num_kinds: int, cut: Cut) -> BlockTable:
+    """The table of which :func:`widened` made this one, its layers under the mode that the ends have."""
     blocks = table.forward.shape[1]
-    ends = np.arange(1 + len(RECOMPUTE) * num_kinds, blocks)
-    column = np.concatenate([[0], 1 + mode * num_kinds + np.arange(num_kinds), ends])
+    ends = np.arange(1 + cut.groups * num_kinds, blocks)
+    column = np.concatenate([[0], 1 + cut.base * num_kinds + np.arange(num_kinds), ends])
     return replace(
         table,
         **{

@@ -379,7 +379,7 @@ def cut_of(p: Prices) -> Counts:
 def with_cut(p: Prices, cut: Cut) -> Prices:
     """Candidates of one shape with another division of their layers than the even one."""
     kinds = len(p.task.model.blocks)
-    table = p.table if p.cut is not None else widened(p.table, kinds)
+    table = p.table if p.cut is not None else widened(p.table, kinds, cut)
     mix = p.mix and replace(p.mix, parts=tuple(with_cut(part, cut) for part in p.mix.parts))
     return replace(p, table=table, cut=cut, mix=mix)
 
@@ -397,4 +397,4 @@ def without_cut(p: Prices) -> Prices:
     """The same candidate with the even cut: its layers under their own mode, where they differ under ``none``."""
     if p.cut is None:
         return p
-    return replace(p, table=narrowed(p.table, len(p.task.model.blocks), p.cut.base), cut=None)
+    return replace(p, table=narrowed(p.table, len(p.task.model.blocks), p.cut), cut=None)

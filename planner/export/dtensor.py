@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from planner.export.files import File, json_text
+from planner.export.refusal import Limits
 from planner.export.remeasure import Remeasured, remeasure
 from planner.export.view import View, header
 from planner.plan.schema import BlockPlan, Collective
@@ -13,15 +14,26 @@ FORMAT = "shardwright-dtensor-1"
 
 
 def write(view: View) -> list[File]:
-    """``dtensor.json``, and the script that measures it: nothing is left out, so nothing is refused."""
+    """``dtensor.json``, and the script that measures it.
+
+    Raises:
+        PlannerError: layers that are computed again several at a time (W01); nothing else is left out.
+    """
     recipe = {"precision": view.plan.recipe.precision, "optimizer": view.plan.recipe.optimizer}
     data = {"_about": header(view, RELEASE), "format": FORMAT, "recipe": recipe} | settings(view)
     return [File("dtensor.json", json_text(data)), remeasure(view, _measured(view))]
 
 
 def settings(view: View) -> dict[str, Json]:
-    """Mesh from the outermost axis, stages in the order in which a token meets them, blocks with operators."""
-    d = view.degrees
+    """Mesh from the outermost axis, stages in the order in which a token meets them, blocks with operators.
+
+    Raises:
+        PlannerError: layers that are computed again several at a time (W01).
+    """
+    d, limits = view.degrees, Limits(RELEASE)
+    together = f"recompute of {d.recompute_unit} layers at a time"
+    limits.refuse(d.recompute_unit > 1, together, "the same layout without recompute-unit")
+    limits.done()
     whole, some = view.recomputing
     sizes = {"pp": d.pp, "dp": d.dp, "cp": d.cp, "tp": d.tp}
     return {

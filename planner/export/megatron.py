@@ -197,7 +197,7 @@ def recompute_pairs(view: View) -> list[tuple[str, Json]]:
         return [
             ("--recompute-granularity", "full"),
             ("--recompute-method", "uniform"),
-            ("--recompute-num-layers", 1),
+            ("--recompute-num-layers", view.degrees.recompute_unit),
         ]
     if mode == "mixed":
         return [

@@ -41,6 +41,8 @@ class Target:
     """Holds a strategy for every operator, whatever it is."""
     mixes: bool = False
     """Can hold layers that differ in what they recompute, and says itself which it cannot."""
+    units: bool = False
+    """Can hold layers that are computed again several at a time."""
 
 
 TARGETS: tuple[Target, ...] = (
@@ -51,6 +53,7 @@ TARGETS: tuple[Target, ...] = (
         ("megatron",),
         ("megatron-lm", "mcore"),
         mixes=True,
+        units=True,
     ),
     Target(
         "mindspeed",
@@ -59,6 +62,7 @@ TARGETS: tuple[Target, ...] = (
         ("mindspeed",),
         ("mindspeed-llm",),
         mixes=True,
+        units=True,
     ),
     Target(
         "megatron-bridge",
@@ -67,6 +71,7 @@ TARGETS: tuple[Target, ...] = (
         ("megatron",),
         ("bridge", "nemo"),
         mixes=True,
+        units=True,
     ),
     Target("torchtitan", torchtitan.RELEASE, torchtitan.write, ("torchtitan",), ("titan",)),
     Target(
@@ -164,6 +169,9 @@ def _written(plan: Plan, found: Target) -> list[File]:
     able = [f"--to {t.name}" for t in TARGETS if t.mixes and plan.trainer in t.trainers]
     closest = listed([*able, pinned("recompute=full")])
     limits.refuse(mixed, "layers that differ in what they recompute", closest)
+    unit = plan.degrees.recompute_unit
+    together = f"recompute of {unit} layers at a time: each layer runs again by itself there"
+    limits.refuse(unit > 1 and not found.units, together, "the same layout without recompute-unit")
     if not found.any_strategy:
         _only_roles(plan, limits)
     d = plan.degrees

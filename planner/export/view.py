@@ -164,7 +164,8 @@ def layout_words(degrees: Degrees) -> str:
     words.append(f"micro-batch {d.micro_batch} × {d.num_micro_batches}")
     over = f" over {d.shard_group}" if d.sharding != "none" and d.shard_group < d.dp * d.cp else ""
     words.append(d.sharding + over if d.sharding != "none" else "states not sharded")
-    words.append(f"recompute {d.recompute}")
+    together = f" of {d.recompute_unit} layers at a time" if d.recompute_unit > 1 else ""
+    words.append(f"recompute {d.recompute}{together}")
     words += [f"{d.offload} in host memory"] * (d.offload != "none")
     words += ["sequence parallel"] * d.sequence_parallel
     words += [d.schedule] * (d.pp > 1)

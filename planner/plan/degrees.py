@@ -35,6 +35,8 @@ class Degrees(Part):
     """How many of them, from the first on, are computed again as a whole, where layers differ."""
     selective_layers: tuple[int, ...] = ()
     """How many of those that follow are computed again in part."""
+    recompute_unit: Count = 1
+    """Layers that are computed again together, where all are as a whole: the input of the first of them is kept."""
     sequence_parallel: bool
     schedule: Literal[
         "gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zb-1p", "zb-2p", "zbv", "dualpipev"

@@ -7,9 +7,9 @@ from itertools import groupby
 
 from planner.plan.schema import Degrees
 
-DIVISION = ("stage-layers", "full-layers", "selective-layers")
+DIVISION = ("stage-layers", "full-layers", "selective-layers", "recompute-unit")
 """Sums, as ``7+8+8+7``: of every chunk of the model in its order the layers, those computed again as a whole, and those
-that follow and are computed again in part."""
+that follow and are computed again in part. And how many layers are computed again together, where all are."""
 
 FOLLOWS_CHIPS = ("dp", "shard-group", "order")
 """Keys of a layout that another cluster decides anew."""
@@ -88,7 +88,8 @@ def plain(key: str) -> str:
 
 def _division(degrees: Degrees) -> dict[str, int | str]:
     """How layers are divided, where that is not the even way."""
-    counts = (degrees.layers, degrees.full_layers, degrees.selective_layers)
+    unit = (degrees.recompute_unit,) if degrees.recompute_unit > 1 else ()
+    counts = (degrees.layers, degrees.full_layers, degrees.selective_layers, unit)
     return {
         word: "+".join(map(str, numbers))
         for word, numbers in zip(DIVISION, counts, strict=True)

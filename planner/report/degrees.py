@@ -40,6 +40,8 @@ def described(degrees: Degrees, again: Sequence[str] = ()) -> list[str]:
     pieces.append(states(degrees))
     words = {"none": "no recompute", "mixed": "recompute layer by layer"}
     names = f" of {listed(again, 'and')}" if degrees.recompute == "selective" and again else ""
+    if degrees.recompute_unit > 1:
+        names = f" of {degrees.recompute_unit} layers at a time"
     pieces.append(words.get(degrees.recompute, f"{degrees.recompute} recompute") + names)
     if degrees.offload != "none":
         pieces.append(f"{IN_HOST[degrees.offload]} in host memory")

@@ -89,7 +89,7 @@ class Breakdown:
         s, m = setting(p.task, p.rows), int(p.micro_batches[0])
         counts = self.times.blocks[self.busiest].sum(axis=0)
         model = p.task.model
-        kinds = model.blocks if p.cut is None else model.blocks * len(RECOMPUTE)
+        kinds = model.blocks if p.cut is None else model.blocks * p.cut.groups
         ends = distinct_blocks(model)[1 + len(model.blocks) :]
         chip = np.array([_chip_seconds(s, b) for b in (model.embedding, *kinds, *ends)])
         took = (p.table.forward + p.table.backward)[int(p.key[0])]
@@ -252,7 +252,10 @@ def _divided(p: Prices, row: int) -> dict[str, Any]:
     cut = p.cut
     if cut is None:
         return {"recompute": RECOMPUTE[int(p.rows.recompute[row])]}
-    found: dict[str, Any] = {"recompute": label(cut), "layers": tuple(cut.layers.tolist())}
+    found: dict[str, Any] = {"recompute": label(cut), "recompute_unit": cut.unit}
+    even = even_cut(p.task.model.num_layers, int(p.rows.pp[row]), int(p.rows.vpp[row]))
+    if cut.unit == 1 or not np.array_equal(cut.layers, even):
+        found["layers"] = tuple(cut.layers.tolist())
     if cut.mixed:
         full, selective = cut.full.tolist(), cut.selective.tolist()
         found |= {"full_layers": tuple(full), "selective_layers": tuple(selective)}

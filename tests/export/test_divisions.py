@@ -84,16 +84,3 @@ def test_how_many_layers_recompute_is_read_back(trainer, cluster, to, name, layo
     assert [s.recompute for s in found.plan.stages] == [s.recompute for s in plan.stages]
     assert found.plan.step == pytest.approx(plan.step, rel=1e-6)
     assert not found.silent
-
-
-def test_units_of_several_layers_are_told(tmp_path):
-    plan = stated("llama-3-8b", "h100-sxm:16", "megatron", "tp=4,pp=2,zero=1,recompute=full")
-    text = next(file.text for file in export(plan, "megatron") if file.name == "megatron.sh")
-    assert "--recompute-num-layers 1" in text
-    (tmp_path / "run.sh").write_text(
-        text.replace("--recompute-num-layers 1", "--recompute-num-layers 4")
-    )
-    found = check(tmp_path / "run.sh", Question(model="", cluster="h100-sxm:16"), search=False)
-    assert any("units of 4 layers" in note for note in found.notes)
-    assert found.plan is not None
-    assert found.plan.degrees.recompute == "full"

@@ -237,7 +237,7 @@ def _silent(
 
 
 def _repeated(reader: Reader, layout: dict[str, int | str], chunks: tuple[int, ...]) -> None:
-    """Full recompute of the first layers of every chunk only; of larger units than a layer a note."""
+    """Full recompute of the first layers of every chunk only, or of several layers together."""
     count = reader.number("recompute-num-layers", default=1)
     if layout["recompute"] != "full" or count < 1:
         return
@@ -246,7 +246,7 @@ def _repeated(reader: Reader, layout: dict[str, int | str], chunks: tuple[int, .
             del layout["recompute"]
             layout |= in_part(chunks, [min(count, layers) for layers in chunks])
     elif count > 1:
-        reader.notes.append(f"recompute in units of {count} layers is priced as of one layer each")
+        layout["recompute-unit"] = min(count, max(chunks))
 
 
 def _unknown(reader: Reader) -> None:

@@ -1,19 +1,24 @@
-"""A division into stages in words: ``stage-layers=7+8+8+7``, ``full-layers=1+1+0+0``, ``selective-layers=0+2+0+0``."""
+"""A division into stages in words: ``stage-layers=7+8+8+7``, ``full-layers=1+1+0+0``, ``selective-layers=0+2+0+0``.
+
+And ``recompute-unit=4`` for layers that are computed again four at a time, with or without the others.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 
 from planner.candidates import RECOMPUTE, Candidates
-from planner.cost.cut import Cut, uniform
+from planner.cost.cut import FULL, Cut, uniform
+from planner.cost.partition import even_cut
 from planner.errors import Fault, PlannerError
 from planner.plan.layout import DIVISION, plain
 from planner.trainers.trainer import Task, Trainer
 from planner.units import IntArray
 
-LAYERS, FULL_LAYERS, SELECTIVE_LAYERS = DIVISION
+LAYERS, FULL_LAYERS, SELECTIVE_LAYERS, UNIT = DIVISION
 
 
 def stated_cut(layout: Mapping[str, int | str], row: Candidates, task: Task) -> Cut | None:
@@ -31,6 +36,8 @@ def stated_cut(layout: Mapping[str, int | str], row: Candidates, task: Task) -> 
     given = {plain(key): str(value) for key, value in layout.items() if plain(key) in DIVISION}
     if not given:
         return None
+    if UNIT in given:
+        return _in_units(given, row, task)
     chunks, num_layers = int(row.pp[0] * row.vpp[0]), task.model.num_layers
     counts = {word: _counts(word, text, chunks) for word, text in given.items()}
     zeros = np.zeros(chunks, dtype=np.int64)
@@ -57,6 +64,26 @@ def stated_cut(layout: Mapping[str, int | str], row: Candidates, task: Task) -> 
     if cut.mixed:
         _check_mixing(cut, task.trainer)
     return cut
+
+
+def _in_units(given: Mapping[str, str], row: Candidates, task: Task) -> Cut:
+    """A division whose layers are computed again several at a time; as even as it can be where it is not said."""
+    (unit,) = _counts(UNIT, given[UNIT], 1).tolist()
+    trainer = task.trainer
+    if unit < 1:
+        raise PlannerError.of("N02", f"{UNIT}={unit}: a unit has one layer or more.")
+    if trainer.mixes_recompute != "count":
+        what = f"{trainer.name} cannot recompute layers in units of {unit}."
+        raise PlannerError.of("T01", what, f"Leave out {UNIT}.")
+    if given.keys() & {FULL_LAYERS, SELECTIVE_LAYERS} or int(row.recompute[0]) != FULL:
+        what = f"{UNIT}={unit} is of layers that are all computed again as a whole."
+        raise PlannerError.of("N02", what, "Add recompute=full, and say nothing else of layers.")
+    rest = {word: text for word, text in given.items() if word != UNIT}
+    cut = stated_cut(rest, row, task)
+    if cut is None:
+        even = even_cut(task.model.num_layers, int(row.pp[0]), int(row.vpp[0]))
+        cut = uniform(even, FULL)
+    return replace(cut, unit=unit)
 
 
 def _check_mixing(cut: Cut, trainer: Trainer) -> None:
