@@ -183,15 +183,8 @@ def _policy(tree: ast.Module, places: _Places, policy: str, name: str) -> Iterat
         for word in node.keywords
         if word.arg == RECOMPUTE
     ]
-    if not held and policy == "None":
-        return
     if not held:
-        raise PlannerError.of(
-            "W05",
-            f"sets no {RECOMPUTE}, and the plan has {written}.",
-            f"Write {RECOMPUTE}=None into it, or leave --like out.",
-            where=name,
-        )
+        yield _added(tree, places, written, name)
     for value in held:
         if _last(getattr(getattr(value, "func", value), "value", value)) != policy:
             yield (*places.span(value), written)
@@ -207,6 +200,26 @@ def _policy(tree: ast.Module, places: _Places, policy: str, name: str) -> Iterat
         place = late[0] if late else first
         start = places.span(place)[0] if place is not None else 0
         yield start, start, f"from {POLICY_SOURCE} import {policy}\n"
+
+
+def _added(tree: ast.Module, places: _Places, written: str, name: str) -> _Edit:
+    """The same where a module leaves it to the configuration that it changes, whatever that computes again."""
+    assigned, calls = dict(_assigned(tree, "parallelism")), _calls(tree, "parallelism")
+    if assigned:
+        statement = list(assigned.values())[-1]
+        config, end = ast.unparse(statement.targets[0]).split(".")[0], places.span(statement)[1]
+        return end, end, f"\n{places.indent(statement)}{config}.{RECOMPUTE} = {written}"
+    nodes = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
+    for word in (word for node in nodes for word in node.keywords):
+        if word.value in calls:
+            start = places.at(word.lineno, word.col_offset)
+            return start, start, f"{RECOMPUTE}={written}, "
+    raise PlannerError.of(
+        "W05",
+        f"sets no {RECOMPUTE}, and has no place for {written}.",
+        f"Write {RECOMPUTE}=None into it, or leave --like out.",
+        where=name,
+    )
 
 
 def _last(node: ast.AST) -> str:

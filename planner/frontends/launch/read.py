@@ -118,7 +118,7 @@ def _by_ending(path: Path, text: str, asked: str | None) -> TrainerFile | None:
     if _LAUNCHER.search(plain(text)):
         return _launched(path, values)
     if asked == "torchtitan" or any(name.startswith("parallelism.") for name in values):
-        return torchtitan.from_flags(where, values)
+        return torchtitan.from_flags(where, values, _job(path, values))
     return megatron.read(where, values, variables)
 
 
@@ -152,6 +152,14 @@ def _yaml(source: YamlSource, text: str) -> TrainerFile | None:
         found = accelerate.read_accelerate(source.path, source.data)
         return accelerate.noted(accelerate.with_script(found, accelerate.started(text)))
     return mindformers.read_mindformers(source) if program else None
+
+
+def _job(path: Path, values: Mapping[str, Json]) -> Mapping[str, Json]:
+    """What the job file of torchtitan's flags sets, if it lies where the script says."""
+    named = next((values[key] for key in torchtitan.JOB_FILE if key in values), None)
+    file = path.parent / str(named)
+    there = named is not None and file.is_file()
+    return torchtitan.job_values(str(file), _text(file)) if there else {}
 
 
 def _launched(path: Path, values: Mapping[str, Json]) -> TrainerFile:

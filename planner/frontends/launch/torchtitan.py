@@ -7,6 +7,7 @@ import math
 import re
 import tomllib
 from collections.abc import Mapping
+from dataclasses import replace
 
 from planner.errors import PlannerError, listed, nearest
 from planner.frontends.launch.found import Reader, TrainerFile, without_defaults
@@ -32,6 +33,10 @@ KEYS = frozenset({
     "disable_loss_parallel", "enable_async_tensor_parallel", "enable_compiled_autograd",
 })  # fmt: skip
 """Keys of ``parallelism`` in 0.3.0, 0.2.2 and before."""
+JOB_FILE = ("job.config_file", "job.config-file")
+"""Flags of 0.2 that name a job file."""
+RECOMPUTE = "activation_checkpoint"
+"""Where a configuration module says what is computed again."""
 SECTIONS = {
     "TrainingConfig": "training",
     "ParallelismConfig": "parallelism",
@@ -45,6 +50,17 @@ CATALOGUE = {
     "gpt_oss": "gpt-oss-{}",
 }
 """torchtitan's packages of models to names of our catalogue; the braces stand for the size."""
+WHOLE = frozenset({
+    "flux_debugmodel", "flux_dev", "flux_dev_mxfp8", "flux_schnell", "flux_schnell_mxfp8", "gpt_oss_20b",
+    "gpt_oss_120b", "kimi_k2_5", "kimi_vl_a3b", "moonlight_16b_a3b", "llama3_70b", "llama3_405b", "muse_glimmer_30b",
+    "muse_glimmer_30b_mm", "qwen3_14b", "qwen3_30b_a3b", "qwen3_32b", "qwen35_4b", "qwen35_9b", "qwen35_27b",
+    "qwen35_35b_a3b", "qwen35_122b_a10b", "qwen35_397b_a17b",
+})  # fmt: skip
+"""Functions of 0.3's configurations whose layers are computed again as a whole."""
+NOTHING = frozenset({"gpt_oss_debugmodel", "gpt_oss_debugmodel_flex"})
+"""Those in which nothing is. All others leave it at the default, which is selective, in 0.2 too."""
+_POLICY = re.compile(r"activation[-_]checkpoint:([\w-]+)")
+"""How 0.3's flags choose a way to recompute: a command within the command."""
 
 
 def from_toml(path: str, text: str) -> TrainerFile:
@@ -53,18 +69,36 @@ def from_toml(path: str, text: str) -> TrainerFile:
     Raises:
         PlannerError: no TOML, or values that cannot be (W03).
     """
+    return _job(path, job_values(path, text))
+
+
+def job_values(path: str, text: str) -> dict[str, Json]:
+    """What a job file sets, by section and key.
+
+    Raises:
+        PlannerError: no TOML (W03).
+    """
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise PlannerError.of("W03", f"is not TOML: {error}.", where=path) from None
-    values = {
+    return {
         f"{section}.{key}": value
         for section, table in data.items()
         if isinstance(table, dict)
         for key, value in table.items()
     }
-    mode = str(values.get("activation_checkpoint.mode", "selective"))
-    return _read(path, values, mode, _named(values.get("model.name"), values.get("model.flavor")))
+
+
+def _job(path: str, values: Mapping[str, Json]) -> TrainerFile:
+    """A job of 0.2, whose default is to compute every second layer again."""
+    usual = {
+        "activation_checkpoint.mode": "selective",
+        "activation_checkpoint.selective_ac_option": "2",
+    }
+    given = usual | dict(values)
+    mode = str(given["activation_checkpoint.mode"])
+    return _read(path, given, mode, _named(given.get("model.name"), given.get("model.flavor")))
 
 
 def from_module(path: str, text: str) -> TrainerFile:
@@ -87,20 +121,75 @@ def from_module(path: str, text: str) -> TrainerFile:
             values |= {
                 f"{SECTIONS[name]}.{word.arg}": _literal(word.value) for word in node.keywords
             }
-    words = set(re.findall(r"\b(FullAC|SelectiveAC|MemoryBudgetAC)\.Config", text))
-    mode = "full" if "FullAC" in words else "selective" if words else "none"
     source = re.search(r"torchtitan\.models\.(\w+)\.config_registry import (\w+)", text)
     size = source[2].removeprefix(f"{source[1]}_") if source else None
-    return _read(path, values, mode, _named(source[1] if source else None, size))
+    return _read(path, values, module_mode(tree, text), _named(source[1] if source else None, size))
 
 
-def from_flags(path: str, values: Mapping[str, Json]) -> TrainerFile:
-    """Flags such as ``--parallelism.tensor_parallel_degree 4``."""
-    mode = str(values.get("activation_checkpoint.mode", "none"))
-    name = re.sub(r"_config$", "", str(values.get("config", "")))
-    module = str(values.get("module", values.get("model.name", "")))
-    size = name.removeprefix(f"{module}_") or values.get("model.flavor")
-    return _read(path, values, mode, _named(module or None, size))
+def module_mode(tree: ast.Module, text: str) -> str:
+    """What a configuration module computes again: what it sets last, or what the configuration that it changes does."""
+    said = [ast.unparse(value) for value in policies(tree)]
+    if said:
+        words = {"FullAC": "full", "None": "none"}
+        return words.get(
+            said[-1].removesuffix("()").removesuffix(".Config").rpartition(".")[2], "selective"
+        )
+    source = re.search(r"\.config_registry import (\w+)", text)
+    return _usual(source[1] if source else "")
+
+
+def policies(tree: ast.Module) -> list[ast.expr]:
+    """Values that a module gives ``activation_checkpoint``: arguments of classes, then assignments."""
+    nodes = list(ast.walk(tree))
+    arguments = (word for node in nodes if isinstance(node, ast.Call) for word in node.keywords)
+    held = [word.value for word in arguments if word.arg == RECOMPUTE]
+    return held + [
+        node.value
+        for node in nodes
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]).endswith(f".{RECOMPUTE}")
+    ]
+
+
+def _usual(function: str) -> str:
+    """What a configuration of 0.3 computes again by itself."""
+    return "full" if function in WHOLE else "none" if function in NOTHING else "selective"
+
+
+def from_flags(path: str, values: Mapping[str, Json], job: Mapping[str, Json]) -> TrainerFile:
+    """Flags such as ``--parallelism.tensor_parallel_degree 4``, of 0.3 with a module and a configuration of it.
+
+    Args:
+        path: where they stand.
+        values: flags without their dashes.
+        job: what the job file that they name sets, in 0.2; nothing where it is not there.
+    """
+    if "config" not in values:
+        found = _job(path, {**job, **values})
+        named = next((values[key] for key in JOB_FILE if key in values), None)
+        missing = (f"{named} is not there: what it sets is priced as torchtitan's defaults",)
+        return found if job or named is None else replace(found, notes=(*found.notes, *missing))
+    chosen = [match[1] for word in _words(values) if (match := _POLICY.fullmatch(word))]
+    name, module = str(values["config"]), str(values.get("module", ""))
+    mode = chosen[-1].replace("-", "_") if chosen else _usual(name)
+    return _read(
+        path, _without_policy(values), mode, _named(module, name.removeprefix(f"{module}_"))
+    )
+
+
+def _words(values: Mapping[str, Json]) -> list[str]:
+    """All words behind flags."""
+    lists = (value if isinstance(value, list) else [value] for value in values.values())
+    return [word for words in lists for word in words if isinstance(word, str)]
+
+
+def _without_policy(values: Mapping[str, Json]) -> dict[str, Json]:
+    """Flags without the word that chooses how to recompute, which stands behind the value of any of them."""
+    kept: dict[str, Json] = {}
+    for key, value in values.items():
+        words = value if isinstance(value, list) else [value]
+        rest = [word for word in words if not (isinstance(word, str) and _POLICY.fullmatch(word))]
+        kept[key] = rest if len(rest) > 1 else rest[0] if rest else True
+    return kept
 
 
 def _literal(node: ast.expr) -> Json:
@@ -154,9 +243,11 @@ def _read(path: str, values: Mapping[str, Json], mode: str, model: str | None) -
     stages = _pipeline(r, layout, pp)
     _batches(r, layout, pp)
     _keys(r, pp)
-    if r.text("activation_checkpoint.selective_ac_option") == "2":
+    every = r.text("activation_checkpoint.selective_ac_option", default="op")
+    if mode == "selective" and every != "op":
+        which = {"1": "layer", "2": "second layer"}.get(every, f"{every}th layer")
         r.notes.append(
-            "recompute of every second layer is priced as torchtitan's selective mode by operators"
+            f"recompute of every {which} is priced as torchtitan's selective mode by operators"
         )
     r.silently(
         mode not in ("none", "full", "selective", "memory_budget"),
