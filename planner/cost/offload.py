@@ -1,7 +1,8 @@
 """Offload to host memory: what leaves the chip, what the copies and the update on the host cost.
 
 Copies run both ways at once at :attr:`planner.hardware.cluster.Host.rate`, the rate that all chips of a host reach
-together. The optimizer steps where its states are, at the host's memory bandwidth.
+together. The optimizer steps where its states are, at the host's memory bandwidth or, below it, at the rate of the
+threads that its process has.
 """
 
 from __future__ import annotations
@@ -27,6 +28,11 @@ HOST_EFFICIENCY = 0.45
 """Share of the host's memory bandwidth that an optimizer on its CPUs reaches. Source: ZeRO-Offload (arXiv 2101.06840),
 table 4: CPU-Adam takes 0.22, 0.51, 1.03, 2.41 and 2.57 s for 1, 2, 4, 8 and 10 G parameters of 30 bytes each on two
 Xeon 8168, 256 GB/s."""
+THREAD_RATE = 19.5e9
+"""Bytes/s that an optimizer on one thread reaches. Source: Megatron's on hosts of H100, beyond the step on the chips
+alone: 2.88 s for 1.91 G parameters of 30 bytes a rank, 8 ranks a host (Megatron-Bridge, card of cpu-offloading:
+Qwen3-30B-A3B, 996 to 3,877 ms); 0.46 and 0.93 s for 0.30 and 0.60 G on one rank (NVIDIA-NeMo/RL#3628). Two threads of 8
+ranks reach 34 GB/s together (ISEEKYAN/Megatron-LM#188: 15.5 s for 2.19 G a rank)."""
 HOST_SHARE = 0.9
 """Share of host memory that a plan may fill; the rest is the system's and the data loader's (assumed)."""
 HOST_GRADIENT = 4.0
@@ -39,6 +45,17 @@ IN_TRANSIT = 2.0
 def host_room(task: Task) -> float:
     """Bytes of host memory that a chip may fill; infinite where nobody knows what there is."""
     return HOST_SHARE * task.cluster.host.memory
+
+
+def update_rate(task: Task) -> float:
+    """Bytes/s at which the host updates a chip's states.
+
+    A process that is alone on its host has all threads; torchrun and Accelerate give each of several a single one
+    (OMP_NUM_THREADS=1).
+    """
+    cluster = task.cluster
+    threads = np.inf if min(cluster.num_chips, cluster.chips_per_host) == 1 else THREAD_RATE
+    return min(HOST_EFFICIENCY * cluster.host.bandwidth, threads)
 
 
 def offloaded(task: Task, rows: Candidates, cost: StateCost) -> StateCost:
@@ -72,7 +89,7 @@ def offloaded(task: Task, rows: Candidates, cost: StateCost) -> StateCost:
     copied = 4.0 if way.weight_bytes is None else way.weight_bytes
     up, down = copied * stepped / host.rate, way.gradient_bytes * stepped / host.rate
     moved = HOST_GRADIENT + 2.0 * kinds.optimizer + recipe.weight_bytes
-    update = moved * stepped / (HOST_EFFICIENCY * host.bandwidth)
+    update = moved * stepped / update_rate(task)
     update = np.maximum(update, np.where(states, 0.0, recipe.weight_bytes * stepped / host.rate))
     update = share * np.maximum(update, np.where(streams, 0.0, down))
     update = np.maximum(update, (1.0 - share) * cost.update)

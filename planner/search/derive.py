@@ -134,7 +134,10 @@ def _once(b: Breakdown) -> Derivations:
         copies=_seconds(
             exposed_copies(b.prices, counts), "of one micro-batch on the busiest stage"
         ),
-        update=_seconds(b.host_update, "states read and written at the host's memory bandwidth"),
+        update=_seconds(
+            b.host_update,
+            "states read and written at the rate of the host's memory, or of a process's thread",
+        ),
     )
     return traffic | other | offload
 

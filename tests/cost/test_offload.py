@@ -77,6 +77,18 @@ def test_the_update_of_cpu_adam_on_two_xeons(billions, seconds):
     assert billions * 1e9 * update == pytest.approx(seconds, rel=0.2)
 
 
+@pytest.mark.parametrize(
+    ("share", "measured", "within"),
+    [("-25%", 0.875, 0.17), ("-50%", 1.488, 0.03), ("-75%", 2.191, 0.03), ("", 2.881, 0.03)],
+)
+def test_the_update_of_megatron_on_hosts_of_eight(share, measured, within):
+    """Megatron-Bridge's card of cpu-offloading: Qwen3-30B-A3B on 16 H100, beyond 996 ms on the chips alone."""
+    task = simple("megatron", host_bandwidth=51e9, host_memory_bandwidth=76.8e9)
+    kind = OFFLOAD.index(f"optimizer{share}")
+    update = states(task, single(dp=8, sharding=1, offload=kind)).update[0, 0]
+    assert 30.5e9 / 2 * update == pytest.approx(measured, rel=within)
+
+
 def test_copies_and_update_by_hand():
     """Down 2 bytes behind every backward pass, up 2 beside the update (DeepSpeed); 30 bytes a parameter on the host."""
     task = simple("deepspeed", host_memory_bandwidth=4e10, host_sharers=2)
