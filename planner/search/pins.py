@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from planner.candidates import OFFLOAD, RECOMPUTE, SCHEDULES, SHARDING
 from planner.errors import Fault, PlannerError, alike, listed
@@ -167,9 +167,15 @@ def separate(text: str) -> list[str]:
 
 
 def from_layout(layout: Mapping[str, int | str], trainer: Trainer) -> Pins:
-    """A layout that the user states, as pins: ``{"tp": 8, "recompute": "full"}``; how it divides layers is no pin."""
+    """A layout that the user states, as pins: ``{"tp": 8, "recompute": "full"}``; how it divides layers is no pin.
+
+    Nor is sequence parallelism of a single tp rank, which trainers turn off.
+    """
     pinned = [f"{key}={value}" for key, value in layout.items() if plain(key) not in DIVISION]
-    return parse_pins(pinned, trainer)
+    found = parse_pins(pinned, trainer)
+    if found.fixed("tp") != 1 or not found.fixed("sp"):
+        return found
+    return replace(found, pins=tuple(pin for pin in found.pins if pin.column != "sp"))
 
 
 def _parse(text: str, trainer: Trainer, model: Model | None) -> Pin | OperatorPin | None:

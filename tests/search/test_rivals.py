@@ -135,12 +135,18 @@ def test_layouts_whose_schedules_would_take_too_long_stay_even_and_in_the_bound(
     assert part.step[0] * (1 - part.cut_gap) <= whole.step[0] * (1 + 1e-9)
 
 
-@pytest.mark.parametrize("pin", ["recompute=none", "vpp=1", "tp=4"])
-def test_a_pin_finds_no_stages_that_the_free_search_passes_over(pin):
+MIXTURE = Question(model="qwen3-235b-a22b", cluster="h100-sxm:256", global_batch=1024, seq_len=4096)
+SLOW = Question(
+    model="gemma-2-9b", cluster="t4:4x8", global_batch=60, seq_len=512, optimizer="adamw-bf16"
+)
+
+
+@pytest.mark.parametrize(
+    ("question", "pin"),
+    [(MIXTURE, "recompute=none"), (MIXTURE, "vpp=1"), (MIXTURE, "tp=4"), (SLOW, "vpp=1")],
+)
+def test_a_pin_finds_no_stages_that_the_free_search_passes_over(question, pin):
     """What layouts reach that recompute nothing, or divide otherwise, is looked at with and without pins."""
-    question = Question(
-        model="qwen3-235b-a22b", cluster="h100-sxm:256", global_batch=1024, seq_len=4096
-    )
     free, pinned = plan(question), plan(replace(question, pins=(pin,)))
     assert free.step <= pinned.step * (1 + 1e-9)
 

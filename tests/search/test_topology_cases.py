@@ -185,3 +185,14 @@ def test_more_tensor_parallelism_and_more_stages_cost_what_was_measured() -> Non
     )
     penalty = steps["tp=8, pp=4"] / steps["tp=4, pp=4"] - 1
     assert 0.20 <= penalty <= 0.38, "measured 38 %; the case expects 20 to 35"
+
+
+def test_sequence_parallelism_of_one_rank_has_no_effect() -> None:
+    """D39, Megatron-LM#597: sp at tp 1 is no error; 6.738 G parameters have states of 7.5 bytes over 8 ranks."""
+    question = Question(model="llama-7b", cluster="h100-sxm:8", global_batch=128, seq_len=4096)
+    layout = {"tp": 1, "pp": 1, "dp": 8, "mbs": 2, "recompute": "full"}
+    plain, sp = price(question, layout), price(question, layout | {"sp": "on"})
+    assert sp.step == plain.step
+    assert not sp.degrees.sequence_parallel
+    states = sum(sp.derivations[f"memory.{p}"].value for p in ("weights", "gradients", "optimizer"))
+    assert states == pytest.approx(7.5 * 6738415616, rel=1e-3)

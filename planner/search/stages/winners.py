@@ -29,7 +29,7 @@ from planner.trainers.trust import room
 from planner.units import IntArray
 
 DIVIDED = 16
-"""Layouts that are divided at most: those of the least bounds."""
+"""Layouts that are divided at most, of one chunk a stage and of several: those of the least bounds of either."""
 PASSES = 1 << 16
 """Forward passes of one chunk in all schedules that are simulated for it; a layout that would exceed them keeps its
 even stages. Deep models have many chunks and micro-batches, and whoever asks should not wait for them."""
@@ -145,7 +145,7 @@ def _divide(
     Returns:
         Seconds that no division of any layout beats.
     """
-    candidates, least, tried, spent = outcome.space.candidates, np.inf, 0, 0
+    candidates, least, tried, spent = outcome.space.candidates, np.inf, [0, 0], 0
     late = Schedule(int(candidates.schedule[0])).adaptive
     worst = _worst(known, top)
     first = list(known)[:top]
@@ -153,12 +153,13 @@ def _divide(
         bound, index = rival.bound, rival.index
         if bound >= worst:
             continue
-        ended = tried == DIVIDED or late or time.monotonic() > deadline
+        kind = int(candidates.vpp[index] > 1)
+        ended = tried[kind] == DIVIDED or late or time.monotonic() > deadline
         passes = 0 if ended else _passes(outcome, index)
-        if ended or (tried and spent + passes > PASSES):
+        if ended or (any(tried) and spent + passes > PASSES):
             least = min(least, bound)
             continue
-        tried, spent = tried + 1, spent + passes
+        tried[kind], spent = tried[kind] + 1, spent + passes
         reached = min(worst, known[layout].step if layout in known else np.inf)
         how: Mixing = mixing if int(candidates.recompute[index]) == NONE else "alike"
         found = _refined(outcome, index, how, reached)
