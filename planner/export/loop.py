@@ -13,12 +13,16 @@ def loop(view: View, release: str, *, deepspeed: bool) -> File:
         "train.py",
         _LOOP.format(
             about=commented(header(view, release)),
-            start=(_ULYSSES.format(ranks=d.cp) if d.cp > 1 else _DEEPSPEED) if deepspeed else _ACCELERATE,
+            start=_deepspeed(d.cp) if deepspeed else _ACCELERATE.format(each=view.level > 0),
             step=(_ULYSSES_STEP if d.cp > 1 else _DEEPSPEED_STEP) if deepspeed else _ACCELERATE_STEP,
             micro=d.micro_batch, count=d.num_micro_batches, seq=recipe.seq,
             checkpoint="model.gradient_checkpointing_enable()" if d.recompute == "full" and deepspeed else "pass",
         ),
     )  # fmt: skip
+
+
+def _deepspeed(cp: int) -> str:
+    return _ULYSSES.format(ranks=cp) if cp > 1 else _DEEPSPEED
 
 
 def started(view: View, *, deepspeed: bool) -> str:
@@ -64,11 +68,15 @@ for number in range(20):
         print(f"step {{number}} took {{time.perf_counter() - began:.4f}} s, peak {{peak:.3f}} GiB", flush=True)
 """
 _ACCELERATE = """from accelerate import Accelerator
+from accelerate.utils import GradientAccumulationPlugin
 
-accelerator = Accelerator(mixed_precision="bf16", gradient_accumulation_steps=COUNT)
+accumulation = GradientAccumulationPlugin(num_steps=COUNT, sync_each_batch={each})
+accelerator = Accelerator(mixed_precision="bf16", gradient_accumulation_plugin=accumulation)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
 model, optimizer = accelerator.prepare(model, optimizer)
 """
+"""Sharded gradients are reduced with every micro-batch, as plans count them: without ``sync_each_batch`` Accelerate
+keeps whole gradients until the last one. Source: ``Accelerator.accumulate`` and ``no_sync`` of Accelerate 1.15."""
 _ACCELERATE_STEP = """        with accelerator.accumulate(model):
             buffers = [tokens, labels := tokens.clone()]
             with accelerator.maybe_context_parallel(

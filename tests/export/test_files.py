@@ -205,6 +205,12 @@ def test_accelerate_sizes(name: str) -> None:
     )
 
 
+@pytest.mark.parametrize("name", holding("accelerate"))
+def test_sharded_gradients_are_reduced_with_every_micro_batch(name: str) -> None:
+    sharded = View(plan(name)).level > 0
+    assert f"num_steps=COUNT, sync_each_batch={sharded})" in texts(name, "accelerate")["train.py"]
+
+
 @pytest.mark.parametrize("name", holding("torchtitan-0.2"))
 def test_job_files(name: str) -> None:
     data, view = tomllib.loads(texts(name, "torchtitan-0.2")["plan.toml"]), View(plan(name))
