@@ -282,6 +282,7 @@ def _first(state: _State) -> list[tuple[float, int, _Node]]:
 def _opened(state: _State, row: int) -> _Open:
     """A layout with its numbers of stages that could be faster than what is known, best bound first."""
     stages = state.numbers(int(state.speeds.chips[row]))
+    stages = stages[:, may_run(state.site, state.rows.take(np.array([row])), stages)]
     bounds = step_bounds(state.speeds.repeat(row, stages.shape[1]), stages, state.beside)
     order = np.argsort(bounds, kind="stable")
     order = order[bounds[order] < state.limit]
@@ -358,7 +359,9 @@ def _asked(state: _State, each: _Seated) -> tuple[Prices, Mixing, Array] | None:
     row = state.rows.take(np.array([each.row]))
     if each.chunks is not None:
         row = replace(row, vpp=np.array([each.chunks]))
-    if not may_run(state.site, row, each.seats):
+    stages = np.zeros((len(state.parts), 1), dtype=np.int64)
+    stages[list(each.seats.pools), 0] = each.seats.stages
+    if not may_run(state.site, row, stages)[0]:
         return None
     known = tuple(part.take(np.array([each.row])) for part in state.parts)
     trainer = state.site.tasks[0].trainer

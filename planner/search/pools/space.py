@@ -15,7 +15,7 @@ from planner.search.space import build_space
 from planner.trainers.rules import allowed
 from planner.trainers.trainer import Task
 from planner.trainers.wording import divisors
-from planner.units import IntArray
+from planner.units import BoolArray, IntArray, unique
 
 TWO = Pin("pp=2", "pp", "=", 2)
 """A pipeline of two stages stands for all of them: rules that look at their number are asked again."""
@@ -115,12 +115,14 @@ def orders(stages: IntArray) -> Iterator[Seats]:
         yield Seats(order, tuple(int(stages[pool]) for pool in order))
 
 
-def may_run(site: Site, row: Candidates, seats: Seats) -> bool:
-    """Whether a layout keeps every rule of the trainer with so many stages, on each of its pools."""
-    row = replace(row, pp=np.array([sum(seats.stages)]))
-    used = int(row.ranks[0])
-    tasks = (replace(site.tasks[pool], uneven_chunks=True) for pool in seats.pools)
-    return all(
-        allowed(replace(task, cluster=replace(task.cluster, num_chips=used)), row)[0]
-        for task in tasks
-    )
+def may_run(site: Site, row: Candidates, stages: IntArray) -> BoolArray:
+    """Whether a layout, a table of one row, keeps every rule of the trainer with so many stages on each of its pools.
+
+    Shapes: ``stages`` ``(pools, n)``; result ``(n,)``.
+    """
+    numbers = stages.sum(axis=0)
+    every = unique(numbers)
+    rows = replace(row.take(np.zeros(len(every), dtype=np.int64)), pp=every)
+    tasks = (replace(t, uneven_chunks=True, chips=tuple(rows.ranks.tolist())) for t in site.tasks)
+    runs = np.stack([allowed(task, rows) for task in tasks])
+    return np.asarray((runs[:, np.searchsorted(every, numbers)] | (stages == 0)).all(axis=0))
