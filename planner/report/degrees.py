@@ -54,13 +54,21 @@ def described(degrees: Degrees, again: Sequence[str] = ()) -> list[str]:
 
 def _parts(degrees: Degrees) -> str:
     """Virtual stages, and how many layers these or stages hold where they are not even."""
-    each = ""
-    if degrees.layers:
-        least, most = min(degrees.layers), max(degrees.layers)
-        each = f" of {least} to {most} layers" if most > least else f" of {most} layers"
+    each = f" of {layer_count(degrees.layers)}" if degrees.layers and degrees.pp > 1 else ""
     if degrees.vpp > 1:
         return f" ({degrees.vpp} virtual stages{each})"
     return f" (stages{each})" if each else ""
+
+
+def layer_count(layers: Sequence[int]) -> str:
+    """How many layers chunks have.
+
+    >>> layer_count([3, 1]), layer_count([1, 1]), layer_count([4])
+    ('1 to 3 layers', '1 layer', '4 layers')
+    """
+    least, most = min(layers), max(layers)
+    several = f"{least} to {most}" if most > least else str(most)
+    return f"{several} layer{'s' if most > 1 else ''}"
 
 
 IN_HOST = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from planner.plan.layout import DIVISION, layout_of
 from planner.plan.schema import LeftOpen, Plan
+from planner.report.degrees import layer_count
 from planner.report.numbers import gib, percent
 from planner.units import show_seconds
 
@@ -46,9 +47,8 @@ def _chosen(plan: Plan, found: LeftOpen) -> list[str]:
     if mixed:
         pieces.append("recompute layer by layer")
     layers = plan.degrees.layers
-    if layers and DIVISION[0] in found.chosen:
-        fewest, most = min(layers), max(layers)
-        pieces.append(f"{fewest}{f' to {most}' if most > fewest else ''} layers a chunk")
+    if layers and plan.degrees.pp > 1 and DIVISION[0] in found.chosen:
+        pieces.append(f"{layer_count(layers)} a chunk")
     return pieces
 
 
