@@ -64,6 +64,9 @@ def check(limits: Limits, view: View) -> None:
         f"{view.plan.recipe.precision} without its own settings",
         "shardwright plan … --precision bf16",
     )
+    name = view.plan.recipe.optimizer
+    plain = name in ("adamw", "sgd")
+    limits.refuse(not plain, f"the optimizer {name}", "shardwright plan … --optimizer adamw")
     limits.refuse(
         view.level > 0 and d.dp * d.cp == 1, "sharded states on one data rank", pinned("zero=0")
     )

@@ -13,7 +13,7 @@ def loop(view: View, release: str, *, deepspeed: bool) -> File:
         "train.py",
         _LOOP.format(
             about=commented(header(view, release)),
-            start=_deepspeed(d.cp) if deepspeed else _ACCELERATE.format(each=view.level > 0),
+            start=_start(view, deepspeed=deepspeed),
             step=(_ULYSSES_STEP if d.cp > 1 else _DEEPSPEED_STEP) if deepspeed else _ACCELERATE_STEP,
             micro=d.micro_batch, count=d.num_micro_batches, seq=recipe.seq,
             checkpoint="model.gradient_checkpointing_enable()" if d.recompute == "full" and deepspeed else "pass",
@@ -21,8 +21,12 @@ def loop(view: View, release: str, *, deepspeed: bool) -> File:
     )  # fmt: skip
 
 
-def _deepspeed(cp: int) -> str:
-    return _ULYSSES.format(ranks=cp) if cp > 1 else _DEEPSPEED
+def _start(view: View, *, deepspeed: bool) -> str:
+    if deepspeed:
+        return _ULYSSES.format(ranks=view.degrees.cp) if view.degrees.cp > 1 else _DEEPSPEED
+    sgd = view.plan.recipe.optimizer == "sgd"
+    name, more = ("SGD", ", momentum=0.9") if sgd else ("AdamW", "")
+    return _ACCELERATE.format(each=view.level > 0, optimizer=name, momentum=more)
 
 
 def started(view: View, *, deepspeed: bool) -> str:
@@ -72,7 +76,7 @@ from accelerate.utils import GradientAccumulationPlugin
 
 accumulation = GradientAccumulationPlugin(num_steps=COUNT, sync_each_batch={each})
 accelerator = Accelerator(mixed_precision="bf16", gradient_accumulation_plugin=accumulation)
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
+optimizer = torch.optim.{optimizer}(model.parameters(), lr=1e-5{momentum})
 model, optimizer = accelerator.prepare(model, optimizer)
 """
 """Sharded gradients are reduced with every micro-batch, as plans count them: without ``sync_each_batch`` Accelerate

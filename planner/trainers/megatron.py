@@ -98,6 +98,7 @@ MEGATRON = Trainer(
         "google": "MaxText divides models alike (export --to maxtext)",
         "intel": "Intel's fork for Gaudi does",
     },
+    optimizers=frozenset({"adamw", "adamw-bf16", "adamw-8bit", "sgd"}),
     rules=choose(
         "chips",
         "order",

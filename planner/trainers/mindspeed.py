@@ -23,6 +23,7 @@ MINDSPEED = replace(
         source="as Megatron, with the cross-entropy of torch (10 bytes a logit): MindSpeed and ModelLink on Ascend",
     ),
     offload=Offload(),
+    optimizers=frozenset({"adamw", "sgd"}),
     elsewhere=dict.fromkeys(("nvidia", "amd", "google", "intel")),
     source="MindSpeed-LLM's example scripts: --noop-layers 61,62,63 of 64 (DeepSeek-V3), 94,95 of 96 (Qwen3-235B)",
 )

@@ -92,6 +92,7 @@ MINDSPORE = Trainer(
         **dict.fromkeys(("amd", "google", "intel")),
     },
     lacks=frozenset({"fp8"}),
+    optimizers=frozenset({"adamw", "adamw-bf16", "adamw-8bit", "sgd"}),
     rules=choose(
         "chips",
         "whole-servers",

@@ -118,8 +118,13 @@ def padding(task: Task, chunks: Sequence[int]) -> tuple[str, ...]:
 
 def notes(task: Task, candidates: Candidates) -> tuple[str, ...]:
     """What a person should know about a layout that is allowed: sentences, no faults."""
-    tp = value(candidates, "tp")
+    tp, trainer, name = value(candidates, "tp"), task.trainer, task.recipe.optimizer
     found = []
+    if name not in trainer.optimizers:
+        found.append(
+            f"no file is written that starts {trainer.name} with {name}: "
+            f"{listed(sorted(trainer.optimizers), 'and')} are known there. Time and memory are those of {name}."
+        )
     schedule = value(candidates, "schedule")
     if task.trainer.name == "torchtitan" and schedule in SPLIT:
         found.append(

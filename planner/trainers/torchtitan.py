@@ -91,6 +91,7 @@ TORCHTITAN = Trainer(
             "in pinned memory; fp32 is copied and cast on the chip (torch 2.13 fully_shard)"
         ),
     ),
+    optimizers=frozenset({"adamw"}),
     rules=choose(
         "chips",
         "order",

@@ -14,7 +14,7 @@ from planner.graph.operator import DimName
 from planner.graph.placement import AxisName, Chosen
 from planner.hardware.chip import Chip
 from planner.hardware.cluster import Cluster
-from planner.recipe import Recipe
+from planner.recipe import OptimizerName, Recipe
 from planner.units import BoolArray
 
 EVERYTHING = "*"
@@ -218,6 +218,8 @@ class Trainer:
     """By vendor of chips on which its own releases do not run: what does there instead; None where nothing does."""
     lacks: frozenset[str] = frozenset()
     """Precisions that it cannot train in."""
+    optimizers: frozenset[OptimizerName] = frozenset({"adamw", "sgd"})
+    """Those whose settings are known in its files."""
     rules: tuple[Rule, ...]
     source: str
 

@@ -6,6 +6,7 @@ import json
 import math
 import re
 import tomllib
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -15,6 +16,10 @@ from ruamel.yaml import YAML
 from planner.errors import PlannerError
 from planner.export.targets import TARGETS, export, target
 from planner.export.view import View
+from planner.planning import plan as solve
+from planner.question import Question
+from planner.recipe import MOMENT_BYTES
+from planner.trainers.registry import get_trainer
 
 OWN = {
     "mindspeed": "mindspeed",
@@ -138,6 +143,44 @@ def test_narrow_moments_need_the_distributed_optimizer() -> None:
     single = alone.degrees.model_copy(update={"sharding": "none", "offload": "none"})
     files = export(alone.model_copy(update={"recipe": narrow, "degrees": single}), "megatron")
     assert "--use-distributed-optimizer" in files[0].text
+
+
+@pytest.mark.parametrize("optimizer", MOMENT_BYTES)
+@pytest.mark.parametrize("trainer", OWN)
+def test_plans_tell_which_optimizers_files_cannot_hold(trainer: str, optimizer: str) -> None:
+    """A trainer's own format refuses an optimizer exactly where a plan warns of it."""
+    whole = next(
+        p
+        for p in map(plan, holding(OWN[trainer]))
+        if p.trainer == trainer and p.degrees.sharding != "none"
+    )
+    other = whole.model_copy(
+        update={"recipe": whole.recipe.model_copy(update={"optimizer": optimizer})}
+    )
+    if optimizer in get_trainer(trainer).optimizers:
+        assert export(other, OWN[trainer])
+        return
+    with pytest.raises(PlannerError, match=f"the optimizer {optimizer}|{optimizer}"):
+        export(other, OWN[trainer])
+
+
+def test_a_plan_warns_of_an_optimizer_that_no_file_names() -> None:
+    question = Question(
+        model="llama-3.2-1b", cluster="h100-sxm:8", global_batch=64, optimizer="muon"
+    )
+    sentence = "no file is written that starts megatron with muon: adamw, adamw-8bit, adamw-bf16 and"
+    assert any(warning.startswith(sentence) for warning in solve(question).warnings)
+    assert not any("no file" in w for w in solve(replace(question, optimizer="sgd")).warnings)
+
+
+def test_the_loop_steps_with_the_optimizer_of_the_plan() -> None:
+    whole = next(p for p in map(plan, holding("accelerate")) if p.trainer == "fsdp")
+    sgd = whole.model_copy(update={"recipe": whole.recipe.model_copy(update={"optimizer": "sgd"})})
+    loops = [
+        next(f.text for f in export(p, "accelerate") if f.name == "train.py") for p in (whole, sgd)
+    ]
+    assert "torch.optim.AdamW(model.parameters(), lr=1e-5)" in loops[0]
+    assert "torch.optim.SGD(model.parameters(), lr=1e-5, momentum=0.9)" in loops[1]
 
 
 def test_an_unknown_format_and_an_old_plan() -> None:
