@@ -16,7 +16,7 @@ EXCHANGE = 0.8e-3
 """Seconds that the host needs to go on once interleaved stages have exchanged results: the device is empty until the
 next kernels come. Source: makes up for what interleaving costs over 1F1B in a pair of runs of 14.6B on 16 A100
 (arXiv 2401.10241, 48 micro-batches), whose launch file forbids overlap (--no-overlap-p2p-communication)."""
-KERNELS = {"flash-1": "flash-1", "flash-2": "flash-2"}
+KERNELS = {"flash-1": "flash-1", "flash-2": "flash-2", "triton": "triton"}
 """Attention kernels that a row may name; every other fused one is the best of its chip."""
 
 FP32_ACCUMULATION = 10.0

@@ -305,6 +305,7 @@ def _recipe(
         seq=run.model.seq or 0,
         precision=_precision(run, chip, found),
         optimizer=optimizer_of(run, software),
+        master_weights=run.parallel.other("master_weights") is not False,
         fused_attention=software.fused,
         lora=_lora(run, found),
     )

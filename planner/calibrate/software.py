@@ -18,7 +18,7 @@ from planner.trainers.mindspore import MINDSPORE
 from planner.trainers.torchtitan import TORCHTITAN
 from planner.trainers.trainer import Trainer
 
-Kernel: TypeAlias = Literal["unfused", "flash-1", "flash-2", "cudnn", "xla", "ascend"]
+Kernel: TypeAlias = Literal["unfused", "flash-1", "flash-2", "triton", "cudnn", "xla", "ascend"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +39,8 @@ class Software:
     sharding: int | None = None
     """State sharding where the row does not say; None for the trainer's usual one."""
     experts_as_dense: bool = False
-    """Experts are split by tp like everything else where the row does not say, as Megatron's arguments default."""
+    """Experts are split by tp like everything else where the row does not say, as Megatron's arguments default; recipes
+    of Megatron-Bridge and of its MoE Model Zoo state 1."""
     experts_over_data: bool = False
     """Experts are spread over the data ranks where the row does not say."""
     guessed: bool = False
@@ -63,11 +64,12 @@ _XLA = Software(name="jax", trainer=TORCHTITAN, attention="xla", per_chip_batch=
 _ALPA = replace(_OLD, name="alpa", sharding=2, experts_over_data=True)
 """Alpa's automatic sharding prefers a reduce-scatter, so that states end up sharded over the data ranks."""
 _ASCEND = Software(name="mindspeed", trainer=MEGATRON, attention="ascend", experts_as_dense=True)
+_TITAN = Software(name="torchtitan", trainer=TORCHTITAN, attention="flash-2")
 _FSDP = Software(name="fsdp", trainer=FSDP, attention="flash-2", classic=True)
 
 FAMILIES: tuple[tuple[str, Software], ...] = (
     (r"foundry", Software(name="foundry", trainer=FSDP, attention="flash-2")),
-    (r"torchtitan", Software(name="torchtitan", trainer=TORCHTITAN, attention="flash-2")),
+    (r"torchtitan|fsdp2|automodel", _TITAN),
     (r"mindformers|mindspore", Software(name="mindspore", trainer=MINDSPORE, attention="ascend")),
     (r"mindspeed|modellink", _ASCEND),
     (r"ascendspeed|\(ascend\)", replace(_ASCEND, name="ascendspeed")),
@@ -97,7 +99,9 @@ FAMILIES: tuple[tuple[str, Software], ...] = (
     (r"megatron-lm \((2020|jan 2021)\)|ptd-p|^megatron$", _OLD),
     (r"flash-attention training", replace(_FSDP, name="flash-attention")),
     (r"without flashattention", replace(_FSDP, name="plain-torch", attention="unfused")),
-    (r"bridge|nemo", replace(_MEGATRON, name="nemo")),
+    (r"bridge", replace(_MEGATRON, name="nemo")),
+    (r"nemo", replace(_MEGATRON, name="nemo", experts_as_dense=True)),
+    (r"megatron-lm 0\.\d", replace(_MEGATRON, experts_as_dense=True)),
     (r"primus|megatron-core|transformerengine|megatron-lm|megatron", _MEGATRON),
     (r"fsdp|deepspeed|laer|flex|habana|bmtrain|pytorch", _FSDP),
 )
@@ -119,13 +123,15 @@ _AMP = re.compile(r"\bAMP\b")
 def software_of(run: Run) -> Software:
     """The family of a row's software, with what the row itself says about attention.
 
-    llm-foundry's tables of A100 ran Triton's first FlashAttention, the default of its submit_benchmarks.py then.
+    Sharded data parallelism that a row joins with tensor or pipeline parallelism is torchtitan's: FSDP has neither.
     """
     framework = (run.parallel.framework or "").lower()
     found = next((s for pattern, s in FAMILIES if re.search(pattern, framework)), None)
     if found is None:
         guess = FSDP if run.parallel.zero == 3 else MEGATRON
         found = replace(_MEGATRON, name="unknown", trainer=guess, guessed=True)
+    if found.name == _FSDP.name and ((run.parallel.tp or 1) > 1 or (run.parallel.pp or 1) > 1):
+        found = replace(_TITAN, attention=found.attention)
     if _OLD_SOURCES.search(run.source):
         if found.trainer is FSDP:
             found = replace(found, attention="unfused", dropout=True)
@@ -134,13 +140,23 @@ def software_of(run: Run) -> Software:
             found = replace(_OLD, name=name)
     if found.name == "megatron-deepspeed" and _AMP.search(run.source):
         found = replace(found, name="amp")
-    if found.name == "foundry" and "a100" in (run.hardware.chip_key or ""):
-        found = replace(found, attention="flash-1")
+    if found.name == "foundry" and _by_triton(run):
+        found = replace(found, attention="triton")
     kernel = str(run.parallel.other("kernel") or "").lower()
     stated = next((k for pattern, k in _KERNELS if kernel and re.search(pattern, kernel)), None)
     if stated is None and _UNFUSED_NOTES.search(run.remarks):
         stated = "unfused"
     return found if stated is None else replace(found, attention=stated)
+
+
+def _by_triton(run: Run) -> bool:
+    """Whether a run of llm-foundry's tables attended by Triton's first FlashAttention.
+
+    Source: the default of submit_benchmarks.py when the tables of A100 and of up to 64 H100 were made (``attn_impl``,
+    pull request 543); sweep.py of those of 128 H100 and more names the kernel of each model.
+    """
+    many = (run.hardware.num_chips or 0) >= 128 and "h100" in (run.hardware.chip_key or "")
+    return not many or any(size in run.model.name for size in ("13b", "30b"))
 
 
 def optimizer_of(run: Run, software: Software) -> OptimizerName:

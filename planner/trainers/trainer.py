@@ -209,7 +209,7 @@ class Trainer:
     scatters_sends: bool = False
     """Without sequence parallelism, a tp rank sends only its part of the stream to the next stage, which gathers it."""
     kernel: str
-    """Generation of its fused attention kernel: ``best`` of the chip, ``flash-2`` or ``flash-1``."""
+    """Generation of its fused attention kernel: ``best`` of the chip, ``flash-2``, ``flash-1`` or ``triton``."""
     memory: Memory
     overlap: Overlap
     overhead: Overhead

@@ -140,6 +140,8 @@ def test_rows_that_cannot_be_priced(parts: dict[str, Any], reason: str) -> None:
         ("MindSpeed-LLM (Megatron-Core)", "megatron", True),
         ("Alpa (JAX) zero_2", "fsdp", False),
         ("DeepSpeed + Megatron-LM v1.1.5 (3D)", "megatron", False),
+        ("NeMo AutoModel (FSDP2)", "torchtitan", True),
+        ("PyTorch FSDP", "torchtitan", True),
     ],
 )
 def test_software(framework: str, trainer: str, fused: bool) -> None:
@@ -152,6 +154,46 @@ def test_the_row_knows_its_attention_best() -> None:
     assert software_of(run(parallel=kernel)).attention == "unfused"
     kernel["kernel"] = "flash_attentionv1.0.8"
     assert software_of(run(parallel=kernel)).attention == "flash-1"
+
+
+def test_sharded_data_parallelism_alone_is_the_trainer_that_has_nothing_else() -> None:
+    alone = run(parallel={"framework": "PyTorch FSDP", "tp": 1, "pp": 1})
+    assert software_of(alone).trainer.name == "fsdp"
+
+
+@pytest.mark.parametrize(
+    ("chip", "chips", "model", "kernel"),
+    [
+        ("a100-sxm-40gb", 256, "mpt-7b", "triton"),
+        ("h100-sxm-80gb", 64, "mpt-7b", "triton"),
+        ("h100-sxm-80gb", 128, "mpt-7b", "flash-2"),
+        ("h100-sxm-80gb", 128, "mpt-13b", "triton"),
+    ],
+)
+def test_foundry_attends_by_what_its_scripts_name(
+    chip: str, chips: int, model: str, kernel: str
+) -> None:
+    row = run(
+        model={"name": model},
+        hardware={"chip_key": chip, "num_chips": chips},
+        parallel={"framework": "llm-foundry/Composer PyTorch FSDP", "tp": 1, "pp": 1},
+    )
+    assert software_of(row).attention == kernel
+
+
+@pytest.mark.parametrize(
+    ("framework", "split"),
+    [("NeMo 2.0 / Megatron-Core", 2), ("Megatron-LM 0.6.0", 2), ("Megatron-Bridge", 1)],
+)
+def test_experts_are_split_by_tp_where_nothing_else_is_stated(framework: str, split: int) -> None:
+    moe = {"type": "moe", "layers": 4, "experts": 8, "top_k": 2, "moe_ffn": 512}
+    layout = {"framework": framework, "tp": 2, "pp": 1, "dp": 8, "ep": 2, "global_batch": 16}
+    assert int(case_of(run(model=moe, parallel=layout)).layout.etp[0]) == split
+
+
+def test_weights_without_a_master_copy_are_told_by_the_row() -> None:
+    assert case_of(run()).task.recipe.master_weights
+    assert not case_of(run(parallel={"master_weights": False})).task.recipe.master_weights
 
 
 def test_classic_gpt_and_bloom() -> None:
