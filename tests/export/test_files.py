@@ -168,7 +168,9 @@ def test_a_plan_warns_of_an_optimizer_that_no_file_names() -> None:
     question = Question(
         model="llama-3.2-1b", cluster="h100-sxm:8", global_batch=64, optimizer="muon"
     )
-    sentence = "no file is written that starts megatron with muon: adamw, adamw-8bit, adamw-bf16 and"
+    sentence = (
+        "no file is written that starts megatron with muon: adamw, adamw-8bit, adamw-bf16 and"
+    )
     assert any(warning.startswith(sentence) for warning in solve(question).warnings)
     assert not any("no file" in w for w in solve(replace(question, optimizer="sgd")).warnings)
 
