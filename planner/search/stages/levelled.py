@@ -355,12 +355,19 @@ def _shifts(cut: IntArray, loads: Array, stage: IntArray, least: IntArray) -> In
 
 
 def _turned(cut: IntArray, stage: IntArray, least: IntArray) -> list[IntArray]:
-    """The same sizes on every stage, with the larger chunks first, or last."""
+    """The same sizes on every stage, with the larger chunks first, or last; or all but the least in the last one.
+
+    Then micro-batches come to all stages soon, and go through short chunks while others are under way.
+    """
     found = []
-    for sign in (1, -1):
+    for sign in (1, -1, 0):
         sizes = cut.copy()
         for each in unique(stage):
             mine = np.flatnonzero((stage == each) & (least == least.max()))
-            sizes[mine] = sign * np.sort(sign * cut[mine])
+            if sign:
+                sizes[mine] = sign * np.sort(sign * cut[mine])
+            elif len(mine):
+                sizes[mine[:-1]] = least[mine[:-1]]
+                sizes[mine[-1]] += cut[mine].sum() - sizes[mine].sum()
         found.append(sizes)
     return found
