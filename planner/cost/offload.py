@@ -12,6 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from planner.candidates import Candidates
+from planner.cost.optimizers import orthogonal_seconds
 from planner.cost.states import (
     GRADIENTS,
     OPTIMIZER,
@@ -64,6 +65,7 @@ def offloaded(task: Task, rows: Candidates, cost: StateCost) -> StateCost:
     Gradients go down and updated weights come up once a step, beside the update; where the trainer streams sharded
     gradients they go down behind every backward pass. Weights in host memory come up for every pass that gathers them.
     Of a share of the optimizer states only that share moves; chip and host update their parts at the same time.
+    Muon's products stay on the chip.
 
     Args:
         task: the question.
@@ -92,7 +94,8 @@ def offloaded(task: Task, rows: Candidates, cost: StateCost) -> StateCost:
     update = moved * stepped / update_rate(task)
     update = np.maximum(update, np.where(states, 0.0, recipe.weight_bytes * stepped / host.rate))
     update = share * np.maximum(update, np.where(streams, 0.0, down))
-    update = np.maximum(update, (1.0 - share) * cost.update)
+    products = orthogonal_seconds(task) * stepped
+    update = np.maximum(update, (1.0 - share) * (cost.update - products)) + products
     again = np.where(states & (level == WEIGHTS), up, 0.0)
     kept = np.where(kinds.weights == 0.0, recipe.weight_bytes, kinds.weights) * stepped
     low = optimizer & ~states & (level == WEIGHTS)

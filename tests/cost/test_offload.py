@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from planner.candidates import OFFLOAD, RECOMPUTE, concatenate, single
 from planner.cost.memory import TERMS
 from planner.cost.offload import HOST_EFFICIENCY, activation_copies, offloaded
+from planner.cost.optimizers import orthogonal_seconds
 from planner.cost.prices import block_seconds, prices, step_bound
 from planner.cost.setting import axis_members
 from planner.cost.states import state_cost
@@ -133,6 +134,18 @@ def test_a_share_leaves_the_chip_where_the_trainer_can():
         row = single(dp=8, sharding=sharding, offload=kind)
         rules = [rule for rule in task.trainer.rules if rule.name.startswith("offload")]
         assert all(rule.keeps(task, row)[0] for rule in rules) == can, trainer
+
+
+@pytest.mark.parametrize("percent", [25, 50, 75, 100])
+def test_muons_products_stay_on_the_chip(percent):
+    """A host has a thousandth of the chip's FLOP/s; the same layout is never faster with its states there."""
+    task = simple("megatron", host_bandwidth=1e10)
+    task = replace(task, recipe=replace(task.recipe, optimizer="muon"))
+    kind = OFFLOAD.index("optimizer" if percent == 100 else f"optimizer-{percent}%")
+    none, some = (states(task, single(dp=8, sharding=1, offload=k)) for k in (0, kind))
+    products = orthogonal_seconds(task)[0, 0] / 8
+    assert some.update[0, 0] > products > 0
+    assert (some.update >= none.update * (1 - 1e-9)).all()
 
 
 def test_gradients_of_megatron_go_down_once_a_step():
