@@ -5,11 +5,14 @@ interleaving) is what it did with the last, and every start is the maximum of ea
 follows an operation waits for few operations before it: :class:`Steady` counts them. If these start exactly one
 constant later than they did a period before, on all stages, so does whatever follows them, by induction over the
 operations. A short schedule that shows this gives the makespan of any longer one.
+
+1F1B does after one micro-batch what it did before, so that its starts may repeat after any number of them: that of the
+stages between which forwards and gradients go back and forth the longest.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -24,7 +27,7 @@ from planner.cost.program import (
     compile_schedule,
     simulate,
 )
-from planner.units import Array, Number
+from planner.units import Array, BoolArray, IntArray, Number, unique
 
 PERIODS = 3
 """Periods in the first short schedule: warm-up, one that repeats, and the drain."""
@@ -91,21 +94,61 @@ def _formula(
     open_rows = np.arange(len(forward))
     periods = PERIODS
     group = int(group_size(p, m)) if v > 1 and not schedule.folded else p
-    length = group * v * (3 if schedule.splits and schedule != Schedule.DUALPIPEV else 2)
+    each = v * (3 if schedule.splits and schedule != Schedule.DUALPIPEV else 2)
+    turn = np.full(len(forward), group)
+    if schedule == Schedule.ONE_F_ONE_B:
+        turn = slowest_run((forward + backward)[..., 0], send)[1]
     while len(open_rows):
-        short = m - group * max(0, m // group - periods)
+        after = turn[open_rows]
+        short = m - after * np.maximum(0, (m - periods * group) // after)
+        size = int(short[0]) if (short == short[0]).all() else min(m, (periods + 1) * group)
         times = tuple(part[open_rows] for part in (forward, backward, send, weight))
-        program = compile_schedule(schedule, p, short, v, group)
-        timing = simulate(program, *times)
+        program = compile_schedule(schedule, p, size, v, group)
+        timing = simulate(program, *times, short)
         found = timing.makespan
         settled = np.ones(len(open_rows), dtype=bool)
-        if short < m:
-            period, settled = _settled(steady(program, group, length), length, timing)
-            found = found + (m - short) // group * period
+        if (short < m).any():
+            part = steady(program, group, group * each)
+            part = replace(part, end=part.end - (size - int(short.min())) * each)
+            period, settled = _settled(part, after * each, timing)
+            settled |= short == m
+            found = found + (m - short) // after * period
         result[open_rows[settled]] = found[settled]
         open_rows = open_rows[~settled]
         periods *= 2
     return result
+
+
+def slowest_run(seconds: Array, send: Array) -> tuple[Array, IntArray]:
+    """The period of long 1F1B schedules, and how many stages make it: those whose sends and seconds have that mean.
+
+    Gradient and forward of a micro-batch go back and forth between the ends of a run of stages, which takes as many
+    micro-batches as it has stages. So do its starts repeat.
+
+    Args:
+        seconds: of every stage, forward and backward.
+        send: delay of every boundary.
+
+    Shapes: ``(n, stages)`` each; results ``(n,)``.
+
+    Units: seconds.
+    """
+    pairs = np.concatenate([np.zeros_like(send[:, :1]), 2.0 * send[:, :-1]], axis=1)
+    row, place = np.arange(len(seconds)), np.arange(seconds.shape[1])
+    longest, count = seconds.max(axis=1), np.ones(len(seconds), np.int64)
+    while True:
+        whole = np.cumsum(seconds - longest[:, None] + pairs, axis=1)
+        before = whole - seconds + longest[:, None]
+        least = np.minimum.accumulate(before, axis=1)
+        first = np.maximum.accumulate(np.where(before == least, place, 0), axis=1)
+        last = (whole - least).argmax(axis=1)
+        first = first[row, last]
+        more = (whole - least)[row, last] > SAME * longest
+        if not more.any():
+            return longest, count
+        num = last + 1 - first
+        mean = longest + (whole[row, last] - before[row, first]) / num
+        longest, count = np.where(more, mean, longest), np.where(more, num, count)
 
 
 def adaptive_timings(
@@ -204,14 +247,23 @@ def steady(program: Program, group: int, length: int) -> Steady:
     return Steady(start, end, int(max(reach)))
 
 
-def _settled(part: Steady, length: int, timing: Timing) -> tuple[Array, Array]:
+def _settled(part: Steady, length: IntArray, timing: Timing) -> tuple[Array, BoolArray]:
     """Seconds of a period of ``length`` operations, and for which rows every later one provably takes as long.
 
-    Shapes: results ``(n,)``, as the timing's makespan.
+    Shapes: ``length`` and results ``(n,)``, as the timing's makespan.
     """
     first, end = part.end - part.reach, part.end
+    seconds, settled = np.zeros(len(length)), np.zeros(len(length), dtype=bool)
     if first < part.start:
-        return np.zeros_like(timing.makespan), np.zeros(len(timing.makespan), dtype=bool)
-    later = timing.between(first, end) - timing.between(first - length, end - length)
-    low, high = later.min(axis=(-2, -1)), later.max(axis=(-2, -1))
-    return high, high - low <= SAME * high
+        return seconds, settled
+    lowest = max(part.start, first - int(length.max()))
+    starts = timing.between(lowest, end)
+    for each in unique(length).tolist():
+        if (late := first - lowest - each) < 0:
+            continue
+        rows = np.flatnonzero(length == each)
+        some = starts[rows]
+        later = some[..., late + each :] - some[..., late : late + part.reach]
+        low, high = later.min(axis=(-2, -1)), later.max(axis=(-2, -1))
+        seconds[rows], settled[rows] = high, high - low <= SAME * high
+    return seconds, settled

@@ -191,6 +191,7 @@ def simulate(
     backward: Array,
     send: Number = 0.0,
     weight: Array | None = None,
+    microbatches: int | IntArray | None = None,
 ) -> Timing:
     """Exact makespan: each operation starts once its stage is free and its input has arrived.
 
@@ -201,18 +202,20 @@ def simulate(
         send: delay of an activation or gradient over the boundary between a stage and the next (the last one's next
             is the first); stages do not wait while they send.
         weight: the part of the backward time in which gradients of weights are made; matters where they are split off.
+        microbatches: with how many of the program's the step ends, at least its warm-up; all, unless said otherwise.
 
     Shapes:
-        forward, backward and weight (..., stages, chunks); send broadcasts to (..., stages).
+        forward, backward and weight (..., stages, chunks); send broadcasts to (..., stages), microbatches to (...).
 
     Units:
         Seconds.
     """
-    ends, costs = _execute(program, forward, backward, send, weight)
+    held = np.asarray(program.microbatches if microbatches is None else microbatches)
+    ends, costs = _execute(program, forward, backward, send, weight, held)
     first, last = program.number[:, 0], program.number[:, -1]
     lasts = ends[last]
     makespan = np.asarray(lasts.max(axis=0))
-    busy = program.microbatches * (forward + backward).sum(axis=-1)
+    busy = held[..., None] * (forward + backward).sum(axis=-1)
     return Timing(
         makespan=makespan,
         idle=makespan[..., None] - busy,
@@ -224,9 +227,14 @@ def simulate(
 
 
 def _execute(
-    program: Program, forward: Array, backward: Array, send: Number, weight: Array | None
+    program: Program,
+    forward: Array,
+    backward: Array,
+    send: Number,
+    weight: Array | None,
+    microbatches: IntArray,
 ) -> tuple[Array, Array]:
-    """End and duration of each operation, by number."""
+    """End and duration of each operation, by number; those of later micro-batches take and await nothing."""
     p, v = len(program.orders.kind), program.chunks
     late = np.zeros(()) if weight is None else weight
     shape = np.broadcast_shapes(forward.shape, backward.shape, (*np.shape(send), 1))
@@ -240,6 +248,11 @@ def _execute(
     delays[:p] = np.moveaxis(np.broadcast_to(send, shape[:-1]), -1, 0)
     costs = durations[program.task]
     lags = costs + delays[program.hop]
+    if (microbatches < program.microbatches).any():
+        number = np.empty(len(costs), np.int64)
+        number[program.number] = program.orders.microbatch
+        none = np.greater_equal.outer(number, microbatches)
+        costs[none], lags[none] = 0.0, -np.inf
     ends = np.zeros((len(costs) + 1, *lead))
     for first, last in pairwise(program.levels):
         part = slice(first, last)

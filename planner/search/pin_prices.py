@@ -15,7 +15,7 @@ from planner.plan.schema import PinPrice
 from planner.search.engine import SAME, Outcome, search, search_within
 from planner.search.pins import Pins
 from planner.search.space import Space, build_space
-from planner.search.stages.winners import best_cuts
+from planner.search.stages.winners import best_step
 from planner.trainers.trainer import Task
 
 OPENING = ("schedule", "shard_group", "etp", "micro_batch", "offload")
@@ -93,7 +93,13 @@ class Without:
             self.free = found
         if fewer.fixed("recompute") == self.pins.fixed("recompute") and self._as_pinned(found):
             return float(self.divided.step[0])
-        return float(best_cuts(found, fewer, self.deadline).step[0])
+        return best_step(found, fewer, self.deadline, self._reached(fewer))
+
+    def _reached(self, fewer: Pins) -> float:
+        """Seconds of the plan under all pins where that is looked at under fewer, too."""
+        opened = any(pin.column in OPENING for pin in self.pins.pins)
+        uneven = self.pins.fixed("vpp") is not None and fewer.fixed("vpp") is None
+        return math.inf if opened or uneven else float(self.divided.step[0])
 
     def _searched(self, fewer: Pins, left: float) -> Outcome:
         """A search of its own; where these pins leave no more than all do, the one that was made."""

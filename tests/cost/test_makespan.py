@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.cost import makespan as module
+from planner.cost.bounds import turning_bound
 from planner.cost.makespan import makespan, steady
 from planner.cost.orders import NOTHING, Schedule, group_size
 from planner.cost.program import compile_schedule, simulate
@@ -123,6 +124,48 @@ def test_what_is_simulated_does_not_grow_with_the_micro_batches(monkeypatch):
             makespan(schedule, m, forward, 2 * forward, 0.01, forward)
             seen.append(sum(sizes))
         assert seen[0] <= seen[1] == seen[2] < 100 * 4 * v * 3
+
+
+@given(st.integers(2, 12), st.integers(2, 90), st.integers(0, 2**32))
+@many
+def test_turns_over_runs_of_stages_bound_1f1b(p, m, seed):
+    generator = np.random.default_rng(seed)
+    forward, backward = generator.random((2, 4, p, 1)) ** generator.choice([0.05, 1.0])
+    send = generator.random((4, p)) * generator.choice([0.0, 0.01, 1.0])
+    bound = turning_bound(m, (forward + backward)[..., 0], send)
+    assert (bound <= makespan(Schedule.ONE_F_ONE_B, m, forward, backward, send) * (1 + 1e-9)).all()
+
+
+def test_they_mostly_are_the_makespan_of_stages_that_are_nearly_equal():
+    generator = np.random.default_rng(7)
+    for p, m in ((4, 40), (16, 120), (16, 480)):
+        layers = 6 + generator.integers(0, 2, (40, p, 1))
+        bound = turning_bound(m, 3.0 * layers[..., 0], np.full(p, 0.01))
+        exact = makespan(Schedule.ONE_F_ONE_B, m, 1.0 * layers, 2.0 * layers, np.full(p, 0.01))
+        assert (bound > exact * (1 - 1e-9)).mean() > 0.8
+
+
+@given(st.integers(2, 6), st.integers(1, 20), st.integers(0, 20), st.integers(0, 2**32))
+@many
+def test_a_longer_program_runs_fewer_micro_batches(p, more, fewer, seed):
+    generator = np.random.default_rng(seed)
+    times, m = generator.random((2, 3, p, 1)), np.array([p, p + more, p + more + fewer])
+    long = compile_schedule(Schedule.ONE_F_ONE_B, p, int(m[-1]), 1)
+    together = simulate(long, *times, 0.3, None, m)
+    for row, count in enumerate(m.tolist()):
+        alone = simulate(compile_schedule(Schedule.ONE_F_ONE_B, p, count, 1), *times[:, row], 0.3)
+        assert together.makespan[row] == alone.makespan
+        assert together.idle[row] == pytest.approx(alone.idle)
+
+
+def test_stages_of_nearly_equal_length_are_not_simulated_longer_for_more_micro_batches(monkeypatch):
+    sizes = []
+    monkeypatch.setattr(module, "simulate", lambda program, *times: counted(sizes, program, *times))
+    forward = np.array([1.0, *[1.1] * 5, 1.0, 1.05]).reshape(1, 8, 1)
+    for m in (403, 4003):
+        makespan(Schedule.ONE_F_ONE_B, m, forward, 2 * forward, 0.01)
+    assert len(sizes) == 2
+    assert sizes[0] == sizes[1] < 100 * 8 * 2
 
 
 def counted(sizes, program, *times):

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner.cost.bounds import stage_bound
 from planner.cost.makespan import makespan
 from planner.cost.orders import Schedule
 from planner.search.stages.table import StageTable
@@ -142,7 +141,7 @@ def branch(table: StageTable, best: IntArray, seconds: float) -> tuple[IntArray,
             begun = begun.take(np.argpartition(begun.bound, width)[:width])
     cuts = begun.layers
     times = table.times(cuts)
-    bounds = stage_bound(table.schedule, table.micro_batches, *times[:2], table.send, times[2])
+    bounds = table.bounds(times, seconds)
     order = np.argsort(bounds, kind="stable")
     p = table.num_stages
     most = min(MOST, PASSES // (p * min(table.micro_batches, PERIODS * p)))

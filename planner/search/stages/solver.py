@@ -29,6 +29,8 @@ from planner.units import Array, IntArray, unique
 
 EXHAUSTIVE = 1500
 """Number of cuts up to which every one is simulated."""
+BOUNDED = 64
+"""Neighbours of a cut whose better bounds are looked at: those of the least simple ones."""
 SIMULATED = 8
 """Neighbours of a cut that are simulated: those of the least bounds."""
 LABELS = 32
@@ -349,7 +351,11 @@ def _improved(table: StageTable, cuts: IntArray) -> tuple[IntArray, float]:
         if not len(near):
             break
         bounds = stage_bound(table.schedule, table.micro_batches, *_costs(table, near))
+        near = near[np.argsort(bounds, kind="stable")[:BOUNDED]]
+        bounds = table.bounds(table.times(near), step)
         near = near[np.argsort(bounds, kind="stable")[:SIMULATED]]
+        if bounds.min() >= step * (1.0 - EQUAL):
+            break
         found = _simulated(table, near)
         if found.min() >= step * (1.0 - EQUAL):
             break

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from planner.cost.bounds import stage_bound, turning_bound
 from planner.cost.orders import Schedule
 from planner.units import Array, BoolArray, IntArray
 
@@ -73,3 +74,17 @@ class StageTable:
         """Which cuts put on every stage what it may hold; ``(n,)``."""
         forward, backward, _ = self.times(cuts)
         return np.asarray(np.isfinite(forward + backward).all(axis=(1, 2)))
+
+    def bounds(self, times: tuple[Array, Array, Array], known: float) -> Array:
+        """Lower bounds on the makespans of cuts, seconds; the better ones where they may be below what is known.
+
+        Shapes: ``times`` as of :meth:`times`; result ``(n,)``.
+        """
+        forward, backward, weight = times
+        m = self.micro_batches
+        bounds = stage_bound(self.schedule, m, forward, backward, self.send, weight)
+        if self.schedule == Schedule.ONE_F_ONE_B:
+            some = bounds < known
+            seconds = (forward + backward)[some, :, 0]
+            bounds[some] = np.maximum(bounds[some], turning_bound(m, seconds, self.send))
+        return bounds

@@ -96,7 +96,26 @@ def searched(
         return even, replace(best_cuts(even, pins, 0.0, shown), stopped=True)
 
 
-def best_cuts(outcome: Outcome, pins: Pins, deadline: float, shown: int = JUDGED) -> Outcome:
+def best_step(outcome: Outcome, pins: Pins, deadline: float, reached: float) -> float:
+    """Seconds of the best layout of a search with its best stages, where that is faster than what is reached.
+
+    Args:
+        outcome: of a search that found something.
+        pins: its pins.
+        deadline: as in :func:`best_cuts`.
+        reached: seconds of a layout that these pins allow.
+    """
+    best = best_cuts(outcome, pins, deadline, shown=1, reached=reached)
+    return min(reached, float(best.step[0]))
+
+
+def best_cuts(
+    outcome: Outcome,
+    pins: Pins,
+    deadline: float,
+    shown: int = JUDGED,
+    reached: float | None = None,
+) -> Outcome:
     """The same outcome with the best stages of its layouts, in the order of their steps.
 
     Args:
@@ -104,10 +123,11 @@ def best_cuts(outcome: Outcome, pins: Pins, deadline: float, shown: int = JUDGED
         pins: its pins; a pinned recompute holds for all layers.
         deadline: monotonic seconds after which what is left keeps its even stages.
         shown: how many of them to return.
+        reached: seconds that a layout must stay below to be divided; unless said, those of the fifth.
     """
     if outcome.best is None:
         return outcome
-    task, top = outcome.best.task, min(JUDGED, len(outcome.step))
+    task = outcome.best.task
     fixed, own = pins.fixed("recompute") is not None, pins.on(("offload",))
     mixing: Mixing = "alike" if fixed else task.trainer.mixes_recompute
     candidates = outcome.space.candidates
@@ -115,7 +135,7 @@ def best_cuts(outcome: Outcome, pins: Pins, deadline: float, shown: int = JUDGED
     even = [_Entry(index, float(step), float(memory), None) for index, step, memory in facts]
     layouts = _layouts(candidates, outcome.index, mixing)
     known = dict(zip(layouts, even, strict=True))
-    least = _divide(outcome, mixing, known, top, deadline)
+    least = _divide(outcome, mixing, known, reached, deadline)
     entries = sorted((*known.values(), *even), key=lambda entry: entry.step)
     chosen = _distinct(entries, candidates)
     if not candidates.offload[chosen[0].index]:  # what is in host memory is told where it pays
@@ -136,7 +156,11 @@ def best_cuts(outcome: Outcome, pins: Pins, deadline: float, shown: int = JUDGED
 
 
 def _divide(
-    outcome: Outcome, mixing: Mixing, known: dict[Layout, _Entry], top: int, deadline: float
+    outcome: Outcome,
+    mixing: Mixing,
+    known: dict[Layout, _Entry],
+    reached: float | None,
+    deadline: float,
 ) -> float:
     """Divides the layouts that may be among the best; ``known`` gets those that are better so.
 
@@ -147,9 +171,9 @@ def _divide(
     """
     candidates, least, tried, spent = outcome.space.candidates, np.inf, [0, 0], 0
     late = Schedule(int(candidates.schedule[0])).adaptive
-    worst = _worst(known, top)
-    first = list(known)[:top]
-    for rival, layout in _in_turn(_rivals(outcome, mixing), first, candidates, mixing):
+    worst = _worst(known, reached)
+    first = list(known)[:JUDGED]
+    for rival, layout in _in_turn(_rivals(outcome, mixing, worst), first, candidates, mixing):
         bound, index = rival.bound, rival.index
         if bound >= worst:
             continue
@@ -160,14 +184,14 @@ def _divide(
             least = min(least, bound)
             continue
         tried[kind], spent = tried[kind] + 1, spent + passes
-        reached = min(worst, known[layout].step if layout in known else np.inf)
+        own = min(worst, known[layout].step if layout in known else np.inf)
         how: Mixing = mixing if int(candidates.recompute[index]) == NONE else "alike"
-        found = _refined(outcome, index, how, reached)
+        found = _refined(outcome, index, how, own)
         if found is not None:
             least = min(least, max(bound, found.step * (1.0 - found.gap)))
-            if found.step < reached * (1.0 - WORTH):
+            if found.step < own * (1.0 - WORTH):
                 known[layout] = _Entry(index, found.step, found.memory, found.prices)
-                worst = _worst(known, top)
+                worst = _worst(known, reached)
     return least
 
 
@@ -179,9 +203,10 @@ def _passes(outcome: Outcome, index: int) -> int:
     return int((row.pp * row.vpp * row.num_micro_batches(batch))[0])
 
 
-def _worst(known: Mapping[Layout, _Entry], top: int) -> float:
-    """Seconds of the slowest layout that would be shown."""
-    return sorted(entry.step for entry in known.values())[:top][-1]
+def _worst(known: Mapping[Layout, _Entry], reached: float | None) -> float:
+    """Seconds of the slowest layout that counts: of the best that is known, or the fifth where nothing is reached."""
+    steps = sorted(entry.step for entry in known.values())
+    return steps[:JUDGED][-1] if reached is None else min(reached, steps[0])
 
 
 def _in_turn(
@@ -199,10 +224,10 @@ def _in_turn(
     return [(rivals[rank], layouts[rank]) for rank in order]
 
 
-def _rivals(outcome: Outcome, mixing: Mixing) -> list[_Rival]:
-    """Layouts that may be faster than the slowest winner with some stages, the least bounds first."""
+def _rivals(outcome: Outcome, mixing: Mixing, worst: float) -> list[_Rival]:
+    """Layouts that may be faster with some stages than the slowest winner, the least bounds first."""
     assert outcome.best is not None
-    task, worst = outcome.best.task, float(outcome.step[:JUDGED][-1])
+    task = outcome.best.task
     rows, limit = outcome.space.candidates, room(task)
     whole = outcome.bounded.fits & (rows.pp > 1) & task.trainer.uneven_stages
     found: list[_Rival] = []
