@@ -101,10 +101,13 @@ def _formula(
     while len(open_rows):
         after = turn[open_rows]
         short = m - after * np.maximum(0, (m - periods * group) // after)
-        size = int(short[0]) if (short == short[0]).all() else min(m, (periods + 1) * group)
-        times = tuple(part[open_rows] for part in (forward, backward, send, weight))
+        size = int(short[0])
+        if (short != size).any():
+            size = min(m, (periods + 1) * group)
+            short = short if size < m else np.full_like(short, m)
+        there, back, delay, late = (part[open_rows] for part in (forward, backward, send, weight))
         program = compile_schedule(schedule, p, size, v, group)
-        timing = simulate(program, *times, short)
+        timing = simulate(program, there, back, delay, late, short)
         found = timing.makespan
         settled = np.ones(len(open_rows), dtype=bool)
         if (short < m).any():
@@ -256,14 +259,12 @@ def _settled(part: Steady, length: IntArray, timing: Timing) -> tuple[Array, Boo
     seconds, settled = np.zeros(len(length)), np.zeros(len(length), dtype=bool)
     if first < part.start:
         return seconds, settled
-    lowest = max(part.start, first - int(length.max()))
-    starts = timing.between(lowest, end)
+    before = int(length.max())
+    starts = timing.between(first - before, end)
     for each in unique(length).tolist():
-        if (late := first - lowest - each) < 0:
-            continue
         rows = np.flatnonzero(length == each)
         some = starts[rows]
-        later = some[..., late + each :] - some[..., late : late + part.reach]
+        later = some[..., before:] - some[..., before - each : before - each + part.reach]
         low, high = later.min(axis=(-2, -1)), later.max(axis=(-2, -1))
         seconds[rows], settled[rows] = high, high - low <= SAME * high
     return seconds, settled

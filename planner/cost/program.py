@@ -254,9 +254,10 @@ def _execute(
         none = np.greater_equal.outer(number, microbatches)
         costs[none], lags[none] = 0.0, -np.inf
     ends = np.zeros((len(costs) + 1, *lead))
+    own, data = program.after_own, program.after_data
     for first, last in pairwise(program.levels):
-        part = slice(first, last)
-        free = ends[program.after_own[part]] + costs[part]
-        fed = ends[program.after_data[part]] + lags[part]
+        free, fed = ends.take(own[first:last], 0), ends.take(data[first:last], 0)
+        free += costs[first:last]
+        fed += lags[first:last]
         np.maximum(free, fed, out=ends[first + 1 : last + 1])
     return ends[1:], costs

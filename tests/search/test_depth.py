@@ -74,3 +74,32 @@ def test_a_layer_more_on_every_stage_takes_the_same_whatever_their_number():
         layout = {"dp": 8, "tp": 8, "pp": 16, "micro_batch": 1, "recompute": "full"}
         steps.append(price(question, layout).step)
     assert steps[2] - steps[1] == pytest.approx(steps[1] - steps[0], rel=1e-9)
+
+
+def test_numbers_of_recomputed_layers_are_looked_at_only_where_they_may_pay(monkeypatch):
+    """A deep model has many of them on every stage: 932 tables and 119 cuts were looked at for 640 layers."""
+    counts = []
+    for layers in (80, 640):
+        looked = {"may_reach": 0, "solve": 0}
+        with monkeypatch.context() as patch:
+            for name in looked:
+                patch.setattr(single, name, _counted(looked, name, getattr(single, name)))
+            question = Question(
+                model="llama-3-70b",
+                cluster="h100-sxm:1024",
+                pins=("tp=8", "pp=16", "vpp=1"),
+                overrides={"layers": str(layers)},
+            )
+            assert plan(question).step > 0
+        counts.append(looked)
+    assert min(counts[0].values()) > 0
+    assert counts[1]["may_reach"] < 4 * counts[0]["may_reach"]
+    assert counts[1]["solve"] < 2 * counts[0]["solve"]
+
+
+def _counted(counts, name, inner):
+    def outer(*args):
+        counts[name] += 1
+        return inner(*args)
+
+    return outer

@@ -14,7 +14,8 @@ from planner.cost.makespan import makespan
 from planner.cost.orders import Schedule
 from planner.cost.partition import even_cut
 from planner.search.stages import solver
-from planner.search.stages.solver import solve, staying_bound
+from planner.search.stages.solver import solve
+from planner.search.stages.staying import staying_bound
 from planner.search.stages.table import StageTable
 
 few = settings(max_examples=80, deadline=None, derandomize=True)

@@ -86,6 +86,11 @@ class Priced:
     """Of gradients and the optimizer, once a step."""
     fits: BoolArray
 
+    def split(self, num: int) -> Priced:
+        """The same of so many equal parts; arrays ``(parts, stages, n / parts)``."""
+        times = {name: np.stack(np.split(getattr(self, name), num, axis=1)) for name in TIMES}
+        return Priced(**times, fits=np.stack(np.split(self.fits, num, axis=1)))
+
 
 def priced(p: Prices, blocks: IntArray, flying: Array, limit: float | Array) -> Priced:
     """Seconds of what stages of a single candidate may hold, and whether it fits.

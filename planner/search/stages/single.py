@@ -11,7 +11,8 @@ from planner.cost.cut import Cut
 from planner.cost.orders import Schedule
 from planner.cost.partition import even_cut
 from planner.cost.prices import block_seconds
-from planner.search.stages.options import Held
+from planner.search.stages.early import least_seconds
+from planner.search.stages.options import Held, Priced
 from planner.search.stages.runs import Fastest, Runs
 from planner.search.stages.solver import EQUAL, PROVEN, Stages, possible, scan, solve
 from planner.search.stages.table import StageTable
@@ -21,6 +22,8 @@ SLACK = 2
 """Layers by which a stage may differ from its share beyond what embedding, head and recompute explain."""
 AGAIN = 0.3
 """Share of its layers that a stage may give away because it recomputes and others do not: a forward pass of three."""
+TOGETHER = 1 << 17
+"""Runs of layers, times stages and numbers of recomputed layers, that are priced together."""
 
 
 class Single(Runs):
@@ -47,35 +50,54 @@ class Single(Runs):
                     runs[row, place] = numbers.setdefault(span, len(numbers))
         held = self.held(list(numbers))
         start = even_cut(len(layers), self.pp, 1)
-        for whole in self._counts(held):
-            found = self.fastest(held, whole)
-            if self._most(held, self._busy(found) < reached) < len(layers):
-                return  # stages that are busy for less than what is reached hold too few layers, here and after
-            table, after = self._table(sizes, kind, runs, found)
-            after = after / (1.0 + self.p.task.trainer.overhead.jitter)
+        wholes = self._counts(held)
+        bounds = self._least(held, wholes, sizes, kind, runs)
+        for place in np.argsort(bounds, kind="stable"):
+            if bounds[place] >= reached:
+                return
+            found = self.fastest(held, wholes[place])
+            table, after = self._table(sizes, kind, runs, found.known)
             if not may_reach(table, after, reached):
                 continue
             for stages, beaten, gap in self._solved(table, after, start, reached):
                 reached = min(reached, beaten)
                 yield self._cut(stages, sizes, kind, runs, found), max(0.0, gap)
 
-    def _counts(self, held: Held) -> Iterator[IntArray | None]:
-        """How many layers of every run recompute: what is tried in turn, the same number for every chunk.
+    def _counts(self, held: Held) -> list[IntArray | None]:
+        """How many layers of every run recompute: what may be tried, the same number for every chunk.
 
         Only numbers with which something fits that did not with fewer: every other cut is one of fewer recomputed
         layers too, no slower there.
         """
         if not self.counted:
-            yield None
-            return
+            return [None]
         least = self.least(held)
-        for count in unique(least[least <= held.length]):
-            if self._most(held, least <= count) >= self.model.num_layers:
-                yield np.minimum(count, held.length)
+        counts = unique(least[least <= held.length])
+        return [
+            np.minimum(count, held.length)
+            for count in counts
+            if self._most(held, least <= count) >= self.model.num_layers
+        ]
 
-    def _busy(self, found: Fastest) -> Array:
-        """Seconds of all micro-batches on every stage; ``(stages, runs)``."""
-        return np.asarray(self.p.micro_batches[0] * (found.known.forward + found.known.backward))
+    def _least(
+        self,
+        held: Held,
+        wholes: Sequence[IntArray | None],
+        sizes: IntArray,
+        kind: IntArray,
+        runs: IntArray,
+    ) -> Array:
+        """Seconds of the schedule and what follows it that no cut beats, for every number of recomputed layers."""
+        counts = [whole for whole in wholes if whole is not None]
+        bounds, num = [np.zeros(len(wholes) - len(counts))], len(held.length)
+        most = max(1, TOGETHER // (self.pp * num))
+        for first in range(0, len(counts), most):
+            full = np.stack(counts[first : first + most])
+            run = np.tile(np.arange(num), len(full))
+            known = self.priced(held, run, full.reshape(1, -1), np.zeros((1, 1), np.int64))
+            table, after = self._table(sizes, kind, runs, known.split(len(full)))
+            bounds.append(least_seconds(table, after))
+        return np.concatenate(bounds)
 
     @staticmethod
     def _most(held: Held, allowed: BoolArray) -> int:
@@ -103,9 +125,10 @@ class Single(Runs):
             last = float(table.of(after, found.layers).max())
             whole, bound = found.makespan + last, found.bound + least
             ends = bound >= min(whole, reached) * (1.0 - PROVEN)
-            if whole < reached:
-                reached = whole
-                yield found, reached, 1.0 - (bound if ends else found.bound + last) / whole
+            least_left = bound if ends else found.bound + last
+            if least_left < reached:
+                reached = min(reached, whole)
+                yield found, reached, 1.0 - least_left / whole
             if ends:
                 break
             table = table.where(after < last * (1.0 - EQUAL))
@@ -123,27 +146,30 @@ class Single(Runs):
         return np.arange(max(0, low), min(self.model.num_layers, high) + 1)
 
     def _table(
-        self, sizes: IntArray, kind: IntArray, runs: IntArray, found: Fastest
+        self, sizes: IntArray, kind: IntArray, runs: IntArray, known: Priced
     ) -> tuple[StageTable, Array]:
-        """What every stage may hold, and the seconds that follow the schedule; shapes as of the table's seconds."""
+        """What every stage may hold, and the seconds that follow the schedule but for jitter.
+
+        Shapes: what is known ``(..., stages, runs)``, results ``(..., stages, kinds, sizes)``.
+        """
         stage = np.arange(self.pp)[:, None, None]
-        allowed = (runs >= 0) & found.known.fits[:, runs]
+        allowed = (runs >= 0) & known.fits[..., runs]
         allowed &= (sizes > 0) | (stage == 0) | (stage == self.pp - 1)
 
         def seconds(part: Array) -> Array:
-            return np.where(allowed, part[:, runs], np.inf)
+            return np.where(allowed, part[..., runs], np.inf)
 
         table = StageTable(
             schedule=Schedule(int(self.p.rows.schedule[0])),
             micro_batches=int(self.p.micro_batches[0]),
             sizes=sizes,
             kind=kind,
-            forward=seconds(found.known.forward),
-            backward=seconds(found.known.backward),
-            weight=seconds(found.known.weight),
+            forward=seconds(known.forward),
+            backward=seconds(known.backward),
+            weight=seconds(known.weight),
             send=self.p.delays(self.pp)[0],
         )
-        return table, seconds(found.known.after)
+        return table, seconds(known.after) / (1.0 + self.p.task.trainer.overhead.jitter)
 
     def _cut(
         self, stages: Stages, sizes: IntArray, kind: IntArray, runs: IntArray, found: Fastest

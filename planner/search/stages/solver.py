@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import combinations_with_replacement, product
+from itertools import combinations_with_replacement
 from math import comb, isqrt
 
 import numpy as np
@@ -24,6 +24,7 @@ from planner.cost.bounds import lower_bound, stage_bound
 from planner.cost.makespan import makespan
 from planner.cost.orders import Schedule
 from planner.search.stages.branches import branch
+from planner.search.stages.staying import staying_bound
 from planner.search.stages.table import StageTable
 from planner.units import Array, IntArray, unique
 
@@ -33,10 +34,10 @@ BOUNDED = 64
 """Neighbours of a cut whose better bounds are looked at: those of the least simple ones."""
 SIMULATED = 8
 """Neighbours of a cut that are simulated: those of the least bounds."""
-LABELS = 32
-"""Sums and paths of beginnings that are told apart where they end at the same layer."""
-MOVED = 1 << 18
+MOVED = 1 << 16
 """Cuts that move a layer, times their stages, that are looked at together."""
+STARTS = 2
+"""Cuts that are improved: the best ones."""
 ROUNDS = 12
 """Rounds of improvement at most."""
 CLOSE = 1e-4
@@ -233,67 +234,6 @@ def _staying(table: StageTable) -> Combine:
     return combine
 
 
-def staying_bound(table: StageTable, found: float) -> float:
-    """Least ``W + max over i of (m - p + i) w_i + sum of w_j and sends for j > i`` over all cuts, at most ``found``.
-
-    Only stages that run a backward between two forwards have such a path: ``i > p - m``.
-
-    Runs of layers are joined stage by stage; what is kept of each is the sum so far and the longest path so far, if no
-    other is better in both and the rest could still stay below ``found``.
-    """
-    p, m, pairs = table.num_stages, table.micro_batches, table.pairs
-    layers, sizes = table.num_layers, table.sizes.tolist()
-    seconds = (table.forward + table.backward).tolist()
-    rest, kind = _rests(table).tolist(), table.kind.tolist()
-    labels: dict[int, list[tuple[float, float]]] = {0: [(0.0, -np.inf)]}
-    for stage in range(p):
-        times = m - p + stage
-        after: dict[int, list[tuple[float, float]]] = {}
-        sent, left = float(pairs[stage]), float(pairs[stage + 1 :].sum())
-        for low, (place, size) in product(labels, enumerate(sizes)):
-            high, own = low + size, seconds[stage][kind[low]][place]
-            if high > layers or own + rest[stage + 1][high] == np.inf:
-                continue
-            limit = found * (1.0 - EQUAL) - 2.0 * rest[stage + 1][high] - left
-            for total, path in labels[low]:
-                stays = total + (1 + times) * own if times > 0 else -np.inf
-                longest = max(path + 2.0 * own + sent, stays)
-                if longest < limit:
-                    after.setdefault(high, []).append((total + own, longest))
-        labels = {high: _undominated(each) for high, each in after.items()}
-    return min([found, *(path for _, path in labels.get(layers, []))])
-
-
-def _rests(table: StageTable) -> Array:
-    """Least seconds of the stages from each on, by the first layer that is left; ``(stages + 1, layers + 1)``."""
-    p, layers = table.num_stages, table.num_layers
-    seconds = table.forward + table.backward
-    rest = np.full((p + 1, layers + 1), np.inf)
-    rest[p, layers] = 0.0
-    for stage in reversed(range(p)):
-        for place, size in enumerate(table.sizes):
-            last = max(0, layers + 1 - size)
-            own = seconds[stage, table.kind[:last], place]
-            found = own + rest[stage + 1, size : size + last]
-            np.minimum(rest[stage, :last], found, out=rest[stage, :last])
-    return rest
-
-
-def _undominated(labels: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Those for which no other is smaller in both; where these are many, neighbours become what is less in each."""
-    kept: list[tuple[float, float]] = []
-    for total, path in sorted(labels):
-        if not kept or path < kept[-1][1]:
-            kept.append((total, path))
-    each = -(-len(kept) // LABELS)
-    if each <= 1:
-        return kept
-    return [
-        (part[0][0], part[-1][1])
-        for part in (kept[at : at + each] for at in range(0, len(kept), each))
-    ]
-
-
 def _least_period(table: StageTable, whole: float, cuts: list[IntArray]) -> tuple[float, IntArray]:
     """The least period of a long schedule, from below, and a cut that comes close to it.
 
@@ -343,9 +283,15 @@ def _turns(table: StageTable) -> Array:
 
 
 def _improved(table: StageTable, cuts: IntArray) -> tuple[IntArray, float]:
-    """The best of some cuts, and what moving single layers between two stages makes of it."""
+    """The best of what moving single layers between two stages makes of the best of some cuts."""
     found = _simulated(table, cuts)
-    best, step = cuts[int(found.argmin())], float(found.min())
+    first = np.argsort(found, kind="stable")[:STARTS]
+    ways = [_descended(table, cuts[place], float(found[place])) for place in first]
+    return min(ways, key=lambda way: way[1])
+
+
+def _descended(table: StageTable, best: IntArray, step: float) -> tuple[IntArray, float]:
+    """A cut and its seconds, bettered as long as moving one layer does."""
     for _ in range(ROUNDS):
         near = _neighbours(table, best)
         if not len(near):
