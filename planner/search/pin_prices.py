@@ -99,7 +99,8 @@ class Without:
         """Seconds of the plan under all pins where that is looked at under fewer, too."""
         opened = any(pin.column in OPENING for pin in self.pins.pins)
         uneven = self.pins.fixed("vpp") is not None and fewer.fixed("vpp") is None
-        return math.inf if opened or uneven else float(self.divided.step[0])
+        steps = self.divided.step[: not (opened or uneven)]
+        return float(steps.min(initial=math.inf))
 
     def _searched(self, fewer: Pins, left: float) -> Outcome:
         """A search of its own; where these pins leave no more than all do, the one that was made."""
