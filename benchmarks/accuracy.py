@@ -33,6 +33,8 @@ RUNS = {
     "calibration": HERE / "runs" / "calibration.jsonl",
     "validation": HERE / "runs" / "validation.jsonl.gz",
 }
+LATER = HERE / "runs" / "held_out.jsonl.gz"
+"""Runs that came when every number was fitted: judged here alone, trust and fits do not read them."""
 BASELINE = HERE / "accuracy.json"
 README = HERE.parent / "README.md"
 BEGIN, END = "<!-- accuracy: begin -->", "<!-- accuracy: end -->"
@@ -121,11 +123,19 @@ TARGETS = (
     Target("regret in sweeps, worst", 0.08, ranked(max, "regret")),
 )
 
+HELD_OUT: dict[str, Callable[[Sequence[RowResult]], float | None]] = {
+    "held-out runs: step": step_error,
+    "held-out runs: groups within 15 %": close_groups,
+}
+"""What is said of :data:`LATER`, without targets."""
+
 
 def table(write: bool) -> int:
     """Print the table beside the committed one; 1 where a line is worse."""
     rows = evaluate(RUNS["validation"]).judged
     found = {target.name.strip(): target.of(rows) for target in TARGETS}
+    late = evaluate(LATER).judged
+    found |= {name: of(late) for name, of in HELD_OUT.items()}
     for name in sorted({class_of(row) for row in rows}):
         found[f"step, {name}"] = step_error([row for row in rows if class_of(row) == name])
     old = json.loads(BASELINE.read_text()) if BASELINE.exists() else {}
@@ -157,6 +167,7 @@ def write_readme(found: dict[str, float | None]) -> None:
         bound = f"{'≥' if target.least else '≤'} {100 * target.limit:.0f} %"
         name = target.name.replace("  ", "… ", 1) if target.name.startswith(" ") else target.name
         lines.append(f"| {name} | {bound} | {shown(found[target.name.strip()]).strip()} |")
+    lines += [f"| {name} | | {shown(found[name]).strip()} |" for name in HELD_OUT]
     head, rest = README.read_text(encoding="utf-8").split(BEGIN)
     text = "\n".join(lines)
     README.write_text(f"{head}{BEGIN}\n{text}\n{END}{rest.split(END)[1]}", encoding="utf-8")

@@ -13,7 +13,7 @@ from scipy import stats
 from cli.main import main
 from planner.calibrate.evaluate import Evaluation, RowResult, evaluate, evaluate_runs
 from planner.calibrate.metrics import outcomes, rank_correlation, spread, sweeps, worst
-from planner.calibrate.runs import read_runs
+from planner.calibrate.runs import Run, read_runs
 from planner.calibrate.summary import summarise
 
 RUNS = Path(__file__).parents[2] / "benchmarks" / "runs"
@@ -116,6 +116,23 @@ def few(tmp_path: Path) -> Path:
     path = tmp_path / "few.jsonl"
     path.write_text("\n".join(line for line in lines if '"id":"foundry-' in line))
     return path
+
+
+def test_held_out_runs_are_none_that_a_number_was_fitted_or_judged_on() -> None:
+    files = ("calibration.jsonl", "validation.jsonl.gz", "held_out.jsonl.gz")
+    *known, held = ({_what(run) for run in read_runs(RUNS / name)} for name in files)
+    assert len(held) >= 150
+    assert not held & set.union(*known)
+    found = evaluate(RUNS / "held_out.jsonl.gz")
+    assert len(found.judged) == len(found.rows), "each is priced, of quality A or B"
+
+
+def _what(run: Run) -> tuple[object, ...]:
+    """Shape, chips, batch and measurement of a run, whatever it is called."""
+    m, h, got = run.model, run.hardware, run.measured
+    speed = got.step_time_s, got.tokens_per_s_per_chip, got.samples_per_s
+    batch = run.parallel.global_batch
+    return (m.layers, m.hidden, m.seq, h.chip_key, h.num_chips, batch, speed, got.mem_gib_per_chip)
 
 
 def test_command_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
