@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from planner.errors import listed
 from planner.export.files import File, json_text
-from planner.export.mindspore_names import ENDS, LAYER, Named, in_layer
+from planner.export.mindspore_names import AGAIN, ENDS, LAYER, Named, computed_by, in_layer
 from planner.export.mindspore_operators import operator_file
 from planner.export.refusal import Limits, any_level, offloads, pinned, schedules
 from planner.export.remeasure import Remeasured, remeasure
@@ -46,10 +46,11 @@ def _check(limits: Limits, view: View, shape: Shape) -> None:
     d = view.degrees
     offloads(limits, view)
     schedules(limits, view, "1f1b", "gpipe", "interleaved", "zbv")
+    strange = sorted(view.recomputed - AGAIN.keys()) if d.recompute == "selective" else []
     limits.refuse(
-        d.recompute == "selective",
-        "selective recompute: what the parts of a layer are called is the script's own",
-        f"--to mindformers, or {pinned('recompute=none')}, or recompute=full",
+        bool(strange),
+        f"recompute of {listed(strange, 'and')} alone: what computes it in a layer has no name that is known",
+        f"{pinned('recompute=none')}, or recompute=full",
     )
     any_level(limits, view, (0, 1, 3))
     limits.refuse(
@@ -183,11 +184,23 @@ def _settings(view: View) -> str:
         wrap=wrap,
         stages={name: stage for name, stage, _ in places} if d.pp > 1 else {},
         segments={name: turn for name, _, turn in places} if d.vpp > 1 else None,
-        full=d.recompute == "full",
+        again=[_again(view, block) for block in view.layer_blocks],
     )
 
 
+def _again(view: View, block: BlockPlan) -> tuple[str, ...]:
+    """What is computed again of a layer: nothing, all of it (an empty name), or parts of it."""
+    mode, shared = view.degrees.recompute, "shared_ffn" in block.sizes
+    if mode != "selective":
+        return ("",) * (mode == "full")
+    names = [op.name for op in block.operators if op.recomputed]
+    return tuple(part for name in names for part in computed_by(name, shared=shared))
+
+
 _PYTHON = '''
+from functools import reduce
+
+from mindspore.nn import Cell
 from mindspore.parallel.auto_parallel import AutoParallel
 from mindspore.parallel.nn import GradAccumulation, Pipeline
 
@@ -195,15 +208,23 @@ STAGES = {stages}
 """Stage of every layer, by the name of its cell."""
 SEGMENTS = {segments}
 """Chunk of every layer within its stage; None without virtual stages."""
-RECOMPUTE = {full}
-"""Whether every layer is computed again in the backward pass."""
+RECOMPUTE = {again}
+"""Of every layer the cells and primitives that are computed again in the backward pass; an empty name is all of it."""
+
+
+def recomputed(part):
+    """Sets a part of a layer computed again, its result too where it is a cell of several primitives."""
+    part.recompute(**({{"output_recompute": True}} if isinstance(part, Cell) else {{}}))
 
 
 def wrapped(net, layers):
-    """The net with a loss, cut into micro-batches; ``layers`` are the cells of its layers."""
-    if RECOMPUTE:
-        for layer in layers:
-            layer.recompute()
+    """The net with a loss, cut into micro-batches; ``layers`` are the cells of its layers, in order."""
+    for layer, names in zip(layers, RECOMPUTE):
+        for name in names:
+            if name:
+                recomputed(reduce(getattr, name.split("."), layer))
+            else:
+                layer.recompute()
     return {wrap}
 
 

@@ -34,6 +34,22 @@ ENDS: dict[str, Named] = {
 }
 
 
+AGAIN: dict[str, tuple[str, ...]] = {
+    "norm1": ("attention_norm",),
+    "norm2": ("ffn_norm",),
+    "mlp.act": ("feed_forward.mul", "feed_forward.w1.activation.silu"),
+    "moe.act": ("{routed}.ffn.mul", "{routed}.ffn.w1.activation.silu"),
+    "shared.act": ("feed_forward.shared_experts.mul", "feed_forward.shared_experts.w1.activation.silu"),
+}  # fmt: skip
+"""Cells and primitives of a layer that compute an operator, for recompute of it alone."""
+
+
+def computed_by(operator: str, *, shared: bool) -> tuple[str, ...]:
+    """What of a layer computes an operator."""
+    routed = "feed_forward.routed_experts" if shared else "feed_forward"
+    return tuple(name.format(routed=routed) for name in AGAIN[operator])
+
+
 def in_layer(operator: str, *, shared: bool) -> Named:
     """Parameters of an operator of a layer; beside shared experts the routed ones have a cell of their own."""
     names, dims = LAYER[operator]

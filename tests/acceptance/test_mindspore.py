@@ -144,6 +144,36 @@ def test_the_settings_are_what_its_classes_take(tmp_path: Path) -> None:
         assert stages == (set(range(plan.degrees.pp)) if plan.degrees.pp > 1 else set())
 
 
+def test_parts_of_layers_are_computed_again(tmp_path: Path) -> None:
+    """Cells and primitives of a layer under the names that its parameters have; a layer without them is refused."""
+    from mindspore import nn, ops
+
+    class Layer(nn.Cell):
+        def __init__(self) -> None:
+            super().__init__()
+            self.attention_norm, self.ffn_norm, self.feed_forward = nn.Cell(), nn.Cell(), nn.Cell()
+            self.feed_forward.mul, self.feed_forward.w1 = ops.Mul(), nn.Cell()
+            self.feed_forward.w1.activation = nn.Cell()
+            self.feed_forward.w1.activation.silu, self.other = ops.ReLU(), ops.Add()
+
+    plan = made(tmp_path, {"dp": 4, "tp": 2, "recompute": "selective"})
+    files = {file.name: file.text for file in export(plan, "mindspore")}
+    scope: dict[str, Any] = {}
+    exec(compile(files["auto_parallel.py"], "auto_parallel.py", "exec"), scope)
+    layers = [Layer() for _ in range(4)]
+    scope["wrapped"](nn.Dense(4, 4), layers)
+    for layer in layers:
+        gate = layer.feed_forward
+        for primitive in (gate.mul, gate.w1.activation.silu):
+            assert primitive.get_attr_dict()["recompute"] is True
+        assert "recompute" not in layer.other.get_attr_dict()
+        for cell in (layer.attention_norm, layer.ffn_norm):
+            assert cell.get_scope().startswith("recompute_")
+            assert cell.get_flags()["output_recompute"] is True
+    with pytest.raises(AttributeError):
+        scope["wrapped"](nn.Dense(4, 4), [nn.Cell()])
+
+
 def test_six_chips_are_refused_here_as_there(tmp_path: Path) -> None:
     (tmp_path / "tiny.yaml").write_text(MODEL)
     question = Question(
