@@ -25,6 +25,23 @@ from planner.export.yaml_text import yaml_text
 from planner.units import Json
 
 RELEASE = "MaxText 0.2.5"
+BATCH = (
+    "activation_batch", "activation_batch_attn", "activation_batch_moe", "activation_kv_batch", "segment_ids_batch",
+)  # fmt: skip
+LENGTH = (
+    "activation_length", "activation_length_attn", "activation_length_moe", "activation_q_length",
+)  # fmt: skip
+STREAM = ("activation_norm_length", "activation_norm_length_moe", "activation_input_length_attn")
+STATES = ("embed", "embed_attn", "embed_vocab", "q_lora", "kv_lora")
+EXPERT_STATES = ("embed_moe", "embed_router")
+SPLIT = {
+    "heads": ("heads", "q_heads", "activation_heads"),
+    "kv_heads": ("kv_heads", "activation_kv_heads"),
+    "ffn": ("mlp", "activation_mlp"),
+    "vocab": ("vocab", "activation_vocab"),
+}
+"""Logical axes of 0.2.5: batches and lengths of activations, the stream between layers, dims of weights along which
+states are sharded, and what tensor parallelism cuts, by our dims."""
 REMAT = {"none": "none", "selective": "minimal_with_context", "full": "full"}
 
 
@@ -47,6 +64,17 @@ def write(view: View) -> list[File]:
         f"ep {d.ep} that is no part of dp {d.dp}: its axis divides the data",
         pinned("ep=1"),
     )
+    inside = "tp-cp-pp-dp" if view.level == 0 else "tp-cp-dp-pp"
+    limits.refuse(
+        d.pp > 1 and d.dp > 1 and d.order != tuple(inside.split("-")),
+        f"the order {'-'.join(d.order)} of its axes: {'data' if view.level == 0 else 'stage'} is the slowest there",
+        pinned(f"order={inside}"),
+    )
+    limits.refuse(
+        d.ep > 1 and d.tp > 1,
+        f"ep {d.ep} beside tp {d.tp}: neighbours share experts there, and tensors here",
+        f"{pinned('tp=1')} or ep=1",
+    )
     limits.refuse(
         view.plan.recipe.precision not in ("bf16", "fp32"),
         view.plan.recipe.precision,
@@ -59,9 +87,10 @@ def write(view: View) -> list[File]:
         "your own decoder_block beside --to dtensor",
     )
     limits.done()
-    text = (
-        commented(header(view, RELEASE)) + 'base_config: "base.yml"\n' + yaml_text(settings(view))
-    )
+    head = header(view, RELEASE)
+    if d.pp > 1:
+        head.append("every stage has embedding and head there, and the plan the first and the last")
+    text = commented(head) + 'base_config: "base.yml"\n' + yaml_text(settings(view))
     return [File("maxtext.yml", text), remeasure(view, MEASURED)]
 
 
@@ -98,7 +127,7 @@ def settings(view: View) -> dict[str, Json]:
         "optimizer_memory_host_offload": d.offload == "optimizer",
         "remat_policy": REMAT[d.recompute],
         "dtype": "float32" if recipe.precision == "fp32" else "bfloat16",
-        "logical_axis_rules": rules(view, data_axis, tensor),
+        "logical_axis_rules": rules(view, tensor),
     }  # fmt: skip
     keys |= _layers(shape)
     if d.pp > 1:
@@ -141,25 +170,30 @@ def _layers(shape: Shape) -> dict[str, Json]:
     return {"decoder_block": kind} | keys
 
 
-def rules(view: View, data: str, tensor: str) -> list[list[Json]]:
-    """Logical axes of activations and weights to mesh axes, as the plan's operators are cut."""
-    by_tensor = {"heads", "kv_heads", "ffn", "vocab"}
-    cut = {op.split["tp"] for op in view.operators() if "tp" in op.split}
-    head = view.block("head")
-    cut |= {op.split["tp"] for op in (head.operators if head else ()) if "tp" in op.split}
-    names = {"heads": "heads", "kv_heads": "kv_heads", "ffn": "mlp", "vocab": "vocab"}
-    rows: list[list[Json]] = [
-        ["activation_batch", [data, "expert"]],
-        ["activation_length", ["context"]],
-        ["embed", [data] if data == "fsdp" else []],
-        ["exp", ["expert"]],
-        ["layers", ["pipeline"]],
-    ]
-    rows += [[names[dim], [tensor]] for dim in sorted(cut & by_tensor)]
-    rows += [[f"activation_{names[dim]}", [tensor]] for dim in sorted(cut & by_tensor)]
-    if tensor == "tensor_sequence":
-        rows.append(["activation_norm_length", [tensor, "context"]])
-    return rows
+def rules(view: View, tensor: str) -> list[list[Json]]:
+    """Logical axes of activations and weights to mesh axes, as the plan's operators are cut.
+
+    All of them, since a file's rules stand in place of base.yml's; an axis without a rule is whole. Norms are: their
+    weights are the only ones that no data rank has a part of.
+    """
+    operators = [op for block in view.plan.blocks for op in block.operators]
+    cut = {op.split["tp"] for op in operators if "tp" in op.split}
+    whole = view.level == 3
+    batch = ["data", "fsdp", "expert"]
+    stream = ["context", *([tensor] if tensor == "tensor_sequence" else [])]
+    table: dict[str, list[str]] = {
+        **dict.fromkeys(BATCH, batch),
+        **{name: ["context"] for name in LENGTH},
+        **dict.fromkeys(STREAM, stream),
+        **{name: [tensor] if dim in cut else [] for dim, names in SPLIT.items() for name in names},
+        **{name: ["fsdp", "context", "expert"] if whole else [] for name in STATES},
+        **{name: ["fsdp", "context"] if whole else [] for name in EXPERT_STATES},
+        **{name: ["expert"] for name in ("exp", "activation_exp")},
+        **{name: ["stage"] for name in ("layers", "activation_stage")},
+        "activation_embed_and_logits_batch": [*batch, "stage"],
+        "activation_embed_and_logits_batch_sequence": [*batch, "stage", "context"],
+    }
+    return [[name, list(axes)] for name, axes in table.items() if axes]
 
 
 MEASURED = Remeasured(
