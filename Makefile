@@ -28,7 +28,7 @@ test-exports: .venv-exports/.ready
 	.venv-exports/bin/python -m pip install --quiet --no-deps --ignore-requires-python \
 		megatron-core==0.19.2 megatron-bridge==0.6.2 torchtitan==0.3.0 maxtext==0.2.5
 	.venv-exports/bin/python -m pip install --quiet --no-deps --target .venv-exports/torchtitan-0.2 torchtitan==0.2.2
-	.venv-exports/bin/python -m pip download --quiet --no-deps --no-binary :all: --dest .venv-exports hetu-galvatron==2.4.0
+	.venv-exports/bin/python -m pip download --quiet --no-deps --no-binary hetu-galvatron --dest .venv-exports hetu-galvatron==2.4.0
 	tar xzf .venv-exports/hetu_galvatron-2.4.0.tar.gz -C .venv-exports/lib/python3.*/site-packages --strip-components=1 \
 		hetu_galvatron-2.4.0/galvatron
 	$(PYTHON) -m venv .venv-exports/mindspore

@@ -13,7 +13,6 @@ from test_files import holding
 from planner.api import Question, price
 from planner.errors import PlannerError
 from planner.export.dtensor import settings
-from planner.export.shape import shape_of
 from planner.export.targets import export
 from planner.export.view import View
 from planner.frontends.launch.deepspeed import (
@@ -141,39 +140,17 @@ def test_autotp_holds_what_the_plan_holds(
     name: str, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its own replacement of a Llama's modules, on a fake group: a rank has the plan's parameters."""
-    import torch
+    import deepspeed_cpu
     import torch.distributed as dist
-    from deepspeed.comm import comm
-    from deepspeed.module_inject.auto_tp import AutoTP
-    from deepspeed.module_inject.autotp_config import AutoTPConfig
     from torch._subclasses import FakeTensorMode
-    from torch.testing._internal.distributed.fake_pg import FakeStore
-    from transformers import AutoModelForCausalLM, LlamaConfig
+    from witness_torch import hub_model
 
     view = View(plan(name))
-    tp, shape = view.degrees.tp, shape_of(view)
-    config = LlamaConfig(
-        num_hidden_layers=shape.layers, hidden_size=shape.hidden, intermediate_size=shape.ffn,
-        vocab_size=shape.vocab, num_attention_heads=shape.heads, head_dim=shape.head_dim,
-        num_key_value_heads=shape.kv_heads, tie_word_embeddings=shape.tied,
-    )  # fmt: skip
-    specs = exported(name)["tensor_parallel"]["partition_config"]
-    monkeypatch.setattr(comm, "cdb", World(tp))
-    dist.init_process_group("fake", rank=0, world_size=tp, store=FakeStore())
-    try:
+    specs, tp = exported(name)["tensor_parallel"]["partition_config"], view.degrees.tp
+    with deepspeed_cpu.alone(tp, 0, monkeypatch):
+        deepspeed_cpu.ranks(tp, 1)
         with FakeTensorMode(allow_non_fake_inputs=True):
-            model = AutoModelForCausalLM.from_config(config)
-            auto = AutoTP(
-                module=model, all_reduce_linears=(), prefix="", state_dict=None, orig_layer_impl=None,
-                linear_layer_setting=(torch.nn.Linear, torch.nn.Embedding), model_config=config,
-                partition_config=AutoTPConfig.from_dict(specs), vocab_parallel_lm_head=True,
-                training_mode=True,
-            )  # fmt: skip
-            auto.set_tensor_parallel_config(tp, dist.group.WORLD)
-            auto.update_linear_policies()
-            auto._replace_module(model)
-    finally:
-        dist.destroy_process_group()
+            model = deepspeed_cpu.replaced(hub_model(view), specs, tp, dist.group.WORLD)
     assert type(model.model.embed_tokens).__name__ == kind
     made = program(settings(view))
     ours = {(w if w in made.tables else (n, w)): held(w, part, made)

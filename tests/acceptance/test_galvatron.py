@@ -42,6 +42,28 @@ def parser() -> Any:
     return load("galvatron_parallel", folder / "core" / "runtime" / "hybrid_parallel_config.py")
 
 
+def layer_groups(found: dict[str, Any], rank: int) -> dict[str, list[list[int]]]:
+    """The distinct groups of a rank over all layers, by axis, as its own code makes them on torch's groups."""
+    folder = Path(parser().__file__).parent
+    for name in ("galvatron.core", "galvatron.core.runtime"):
+        sys.modules.setdefault(name, types.ModuleType(name)).__path__ = []  # type: ignore[attr-defined]
+    redistribute = types.ModuleType("galvatron.core.runtime.redistribute")
+    redistribute.__dict__.update(
+        gather_from_group=None, split_to_group=None
+    )  # want flash attention; move data
+    sys.modules[redistribute.__name__] = redistribute
+    made = load("galvatron.core.runtime.comm_groups", folder / "comm_groups.py")
+    tp, count = list(found["tp_sizes_enc"]), len(found["tp_sizes_enc"])
+    pp, by_tp, _, by_dp, *_ = made.gen_comm_groups(
+        tp, [1] * count, found["pp_deg"], list(found["tp_consecutive_flags"])
+    )
+    layers = {"tp": by_tp, "dp": by_dp, "pp": [pp]}
+    return {
+        axis: [list(ranks) for ranks in sorted({tuple(each.ranks) for each in groups})]
+        for axis, groups in layers.items()
+    }
+
+
 def load(name: str, path: Path) -> types.ModuleType:
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None

@@ -28,11 +28,11 @@ PLANS = {
 }  # fmt: skip
 
 
-def read(text: str, chips: int, folder: Path) -> subprocess.CompletedProcess[str]:
+def read(text: str, chips: int, folder: Path, *more: str) -> subprocess.CompletedProcess[str]:
     (folder / "maxtext.yml").write_text(text)
     program = Path(__file__).with_name("maxtext_cpu.py")
     return subprocess.run(
-        [sys.executable, str(program), str(folder / "maxtext.yml"), str(chips)],
+        [sys.executable, str(program), str(folder / "maxtext.yml"), str(chips), *more],
         capture_output=True, text=True, check=False, timeout=240, cwd=folder,
     )  # fmt: skip
 

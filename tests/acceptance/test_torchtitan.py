@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import io
 import logging
+import pkgutil
 import sys
 import types
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +108,35 @@ def test_module_names_are_those_of_its_model() -> None:
     assert {"tok_embeddings", "layers", "norm", "lm_head"} <= names
     assert len(model.layers) == 32
     assert sum(p.numel() for p in model.parameters()) == plan("titan").model.num_params
+
+
+def test_what_every_configuration_computes_again_by_itself() -> None:
+    """Which of its functions compute whole layers again, or nothing: the default of a launch script that names one."""
+    from planner.frontends.launch.torchtitan import NOTHING, WHOLE
+
+    found = {name: kind for name, kind in _policies() if kind}
+    assert len(found) > 30
+    for kind, names in {"FullAC": WHOLE, "NoneType": NOTHING}.items():
+        assert {name for name, other in found.items() if other == kind} == names & found.keys()
+
+
+def _policies() -> Iterator[tuple[str, str]]:
+    """Configurations by name, with the class that recomputes; none for those whose packages are not there."""
+    from torchtitan import models
+
+    for package in pkgutil.iter_modules(models.__path__):
+        try:
+            registry = importlib.import_module(f"torchtitan.models.{package.name}.config_registry")
+        except ImportError:
+            continue
+        for name, make in vars(registry).items():
+            annotated = str(getattr(make, "__annotations__", {}).get("return"))
+            if not name.startswith("_") and "Trainer.Config" in annotated:
+                try:
+                    kind = type(make().activation_checkpoint).__qualname__.split(".")[0]
+                except (ImportError, ValueError):  # kernels and devices that are not here
+                    kind = ""
+                yield name, kind
 
 
 def test_a_wrong_plan_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

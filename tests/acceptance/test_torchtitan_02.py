@@ -19,53 +19,31 @@ FOLDER = os.environ.get("TORCHTITAN_02", "")
 pytestmark = pytest.mark.skipif(
     not FOLDER, reason="TORCHTITAN_02 names no folder with torchtitan 0.2.2"
 )
-PARSE = """
-import json, sys, types
 
-class Absent(types.ModuleType):
-    def __getattr__(self, name):
-        if name.startswith("__"):
-            raise AttributeError(name)
 
-sys.path.insert(0, sys.argv[1])
-sys.modules["torchtitan.models.moe.kernels"] = Absent("kernels")
-from torchtitan.config import ConfigManager
-from torchtitan.distributed import ParallelDims
-
-found = {}
-for path, world in zip(sys.argv[2::2], map(int, sys.argv[3::2])):
-    config = ConfigManager().parse_args(["--job.config_file", path])
-    p, t = config.parallelism, config.training
-    dims = ParallelDims(
-        dp_replicate=p.data_parallel_replicate_degree, dp_shard=p.data_parallel_shard_degree,
-        cp=p.context_parallel_degree,
-        tp=p.tensor_parallel_degree, pp=p.pipeline_parallel_degree, ep=p.expert_parallel_degree,
-        etp=p.expert_tensor_parallel_degree, world_size=world,
-    )
-    found[path] = {
-        "mesh": [dims.dp_replicate, dims.dp_shard, dims.cp, dims.tp, dims.pp, dims.ep],
-        "batches": [t.local_batch_size, p.pipeline_parallel_microbatch_size, t.global_batch_size, t.seq_len],
-        "reshard": p.fsdp_reshard_after_forward, "mode": config.activation_checkpoint.mode,
-        "stages": p.module_fqns_per_model_part, "model": [config.model.name, config.model.flavor],
-    }
-print("FOUND" + json.dumps(found))
-"""
+def asked(what: str, files: dict[Path, int]) -> dict[str, dict]:
+    """What the program beside this file answers about job files, each for so many ranks; by name."""
+    program = Path(__file__).with_name("titan_02_cpu.py")
+    words = [str(word) for pair in files.items() for word in pair]
+    done = subprocess.run(
+        [sys.executable, str(program), FOLDER, what, *words], capture_output=True, text=True, check=False
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    return {Path(p).stem: row for p, row in json.loads(done.stdout.partition("FOUND")[2]).items()}
 
 
 @pytest.fixture(scope="module")
 def parsed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict]:
     folder = tmp_path_factory.mktemp("jobs")
-    words = []
     for name in holding("torchtitan-0.2"):
-        path = folder / f"{name}.toml"
-        path.write_text(export(plan(name), "torchtitan-0.2")[0].text)
-        words += [str(path), str(View(plan(name)).world)]
-    done = subprocess.run(
-        [sys.executable, "-c", PARSE, FOLDER, *words], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    line = next(line for line in done.stdout.splitlines() if line.startswith("FOUND"))
-    return {Path(path).stem: row for path, row in json.loads(line[5:]).items()}
+        (folder / f"{name}.toml").write_text(export(plan(name), "torchtitan-0.2")[0].text)
+    (folder / "nothing.toml").write_text("")
+    worlds = {folder / f"{name}.toml": View(plan(name)).world for name in holding("torchtitan-0.2")}
+    return asked("parsed", worlds | {folder / "nothing.toml": 1})
+
+
+def test_what_a_file_that_says_nothing_computes_again(parsed: dict[str, dict]) -> None:
+    assert parsed["nothing"]["mode"] == ["selective", "2"]
 
 
 @pytest.mark.parametrize("name", holding("torchtitan-0.2"))
@@ -77,7 +55,7 @@ def test_mesh_batches_and_stages(name: str, parsed: dict[str, dict]) -> None:
     pieces = local // micro if d.pp > 1 else 1
     assert batch // (local * d.dp) * pieces == d.num_micro_batches
     assert (batch, seq) == (view.plan.recipe.global_batch, view.plan.recipe.seq)
-    assert row["mode"] == d.recompute
+    assert row["mode"] == [d.recompute, "op"]
     assert (row["reshard"] == "always") == (view.level == 3)
     if d.pp > 1:
         layers = [sum(module.startswith("layers.") for module in part) for part in row["stages"]]

@@ -7,17 +7,18 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from plans import plan
-from witness import Facts, batches, degrees, stages, weights
+from witness import Facts, batches, degrees, fake_group, group, shards, stages, weights
 
 from planner.export.targets import export
 from planner.export.view import View
 
 
 def galvatron(name: str, monkeypatch: pytest.MonkeyPatch, folder: Path) -> Facts:
-    """A number for every layer, as its own code expands the lists."""
-    from test_galvatron import expanded, parser
+    """A number for every layer, as its own code expands the lists, and the groups that it makes of them."""
+    from test_galvatron import expanded, layer_groups, parser
 
     view = View(plan(name))
     count = view.plan.model.num_layers
@@ -25,7 +26,9 @@ def galvatron(name: str, monkeypatch: pytest.MonkeyPatch, folder: Path) -> Facts
     found = expanded(parser(), data, view.world, count)
     (tp,) = set(found["tp_sizes_enc"])
     dp = view.world // found["pp_deg"] // tp
-    batch, turns = found["global_train_batch_size"], found["chunks"]
+    batch, turns, rank = found["global_train_batch_size"], found["chunks"], view.world - 1
+    with fake_group(view.world, rank):
+        ranks = layer_groups(found, rank)
     ends = [sum(found["pp_division"][: n + 1]) for n in range(found["pp_deg"])]
     cut = [
         list(range(end - size, end)) for end, size in zip(ends, found["pp_division"], strict=True)
@@ -34,6 +37,7 @@ def galvatron(name: str, monkeypatch: pytest.MonkeyPatch, folder: Path) -> Facts
         "degrees": ([dp, tp, found["pp_deg"], 1, 1, 1], degrees(view)),
         "batches": ([batch // dp // turns, turns, batch], batches(view)[:3]),
         "stages": (cut, stages(view)),
+        "ranks": (ranks, {axis: [group(view, rank, axis)] for axis in ranks}),
         "states": (
             set(found["dp_types_enc"]) | set(found["checkpoint_flags_enc"]),
             {int(view.level == 3), int(view.degrees.recompute == "full")},
@@ -42,12 +46,16 @@ def galvatron(name: str, monkeypatch: pytest.MonkeyPatch, folder: Path) -> Facts
 
 
 def maxtext(name: str, monkeypatch: pytest.MonkeyPatch, folder: Path) -> Facts:
-    """Mesh, batches and stages of its parser, in a process with as many devices as the plan has chips."""
+    """What its parser, its mesh and its model say, in a process with as many devices as the plan has chips.
+
+    Two things are otherwise there, and added to what the plan says: norms are whole on all data ranks, and with stages
+    each has the embedding and the head.
+    """
     from test_maxtext import read, text_of
 
     made = plan(name)
     view = View(made)
-    done = read(text_of(made), view.world, folder)
+    done = read(text_of(made), view.world, folder, "built")
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads(done.stdout.partition("FOUND ")[2])
     mesh = dict(zip(found["mesh_axes"], found["ici_parallelism"], strict=True))
@@ -58,6 +66,22 @@ def maxtext(name: str, monkeypatch: pytest.MonkeyPatch, folder: Path) -> Facts:
     batch = found["global_batch_size_to_train_on"]
     chunk = found["num_layers_per_pipeline_stage"] if pp > 1 else found["num_decoder_layers"]
     chunks = found["num_decoder_layers"] // chunk
+    axes = {
+        "tp": ("tensor", "tensor_sequence"),
+        "cp": ("context",),
+        "pp": ("stage",),
+        "dp": ("data", "fsdp", "expert"),
+    }
+    ids = np.array(found["devices"]).reshape(found["shape"])
+    last = [
+        slice(None) if axis in others else -1
+        for others in axes.values() for axis in found["mesh_axes"]
+    ]  # fmt: skip
+    each = len(found["mesh_axes"])
+    ranks = {
+        axis: sorted(ids[tuple(last[n * each : (n + 1) * each])].ravel().tolist())
+        for n, axis in enumerate(axes)
+    }
     return {
         "degrees": ([dp, tp, pp, mesh["context"], mesh["expert"], chunks // pp], degrees(view)),
         "batches": (
@@ -68,13 +92,36 @@ def maxtext(name: str, monkeypatch: pytest.MonkeyPatch, folder: Path) -> Facts:
             [list(range(n * chunk, (n + 1) * chunk)) for n in range(chunks)],
             stages(view),
         ),
+        "ranks": (ranks, {axis: group(view, view.world - 1, axis) for axis in axes}),
+        "parameters": _maxtext_weights(view, found["weights"]),
     }
 
 
+def _maxtext_weights(view: View, weights: dict[str, list[int]]) -> tuple[list[float], list[float]]:
+    """Numbers of a device's weights, by stage those that the plan has there, and the plan's with norms whole."""
+    norms = {name for name in weights if "scale" in name}
+    first = {name for name in weights if "token_embedder" in name}
+    last = {name for name in weights if "logits_dense" in name or "decoder_norm" in name}
+    pp, over = view.degrees.pp, view.degrees.shard_group if view.level == 3 else 1
+    found, said = [], []
+    for stage in range(pp):
+        gone = (first if stage > 0 else set()) | (last if stage < pp - 1 else set())
+        here = {name: local for name, (_, local) in weights.items() if name not in gone}
+        found.append(float(sum(here.values())))
+        whole = sum(size for name, size in here.items() if name in norms)
+        said.append(shards(view, stage) + whole * (1 - 1 / over))
+    assert all(weights[name][1] * (1 if name in last else pp) == weights[name][0] for name in norms)
+    return found, said
+
+
 def mindspore(name: str, monkeypatch: pytest.MonkeyPatch, folder: Path) -> Facts:
-    """Its classes take the settings; its own cutter of checkpoints gives a rank the plan's parameters."""
+    """Its classes take the settings; its own cutter of checkpoints gives the plan's parts to the ranks of a stage."""
     from mindspore import nn
-    from mindspore.parallel._tensor import _count_tensor_shape
+    from mindspore.parallel._tensor import (
+        _count_tensor_shape,
+        _get_tensor_slice_index,
+        _get_tensor_strategy,
+    )
 
     view = View(plan(name))
     d = view.degrees
@@ -90,20 +137,38 @@ def mindspore(name: str, monkeypatch: pytest.MonkeyPatch, folder: Path) -> Facts
         for turn in range(d.vpp)
         for stage in range(d.pp)
     ]
-    counts = []
+    counts, parts = [], {}
     for stage in range(d.pp):
-        rows = json.loads(files[f"parameters_stage_{stage}.json"])["parallel_layout_item"].values()
+        rows = json.loads(files[f"parameters_stage_{stage}.json"])["parallel_layout_item"]
         keys = ("dev_matrix", "tensor_map", "tensor_shape")
-        sizes = [_count_tensor_shape(*(row[key] for key in keys), 0) for row in rows]
+        sizes = [_count_tensor_shape(*(row[key] for key in keys), 0) for row in rows.values()]
         counts.append(sum(math.prod(map(int, size)) for size in sizes))
+        for name, row in rows.items():
+            matrix, maps = row["dev_matrix"], row["tensor_map"]
+            split = _get_tensor_strategy(matrix, maps)
+            everybody = range(view.world // d.pp)
+            parts[name] = [
+                int(_get_tensor_slice_index(matrix, split, maps, rank)) for rank in everybody
+            ]
     return {
         "degrees": (
             [net._pipeline_stages, net._dataset_strategy_config[0][0], net._enable_parallel_optimizer],
             [d.pp, d.dp, view.level > 0],
         ),
         "stages": (cut, stages(view)),
+        "ranks": (parts, {name: _parts(view, name) for name in parts}),
         "parameters": (counts, [weights(view, stage) for stage in range(d.pp)]),
     }  # fmt: skip
+
+
+def _parts(view: View, name: str) -> list[int]:
+    """Which part of a weight each rank of a stage has, by the order of the plan's axes."""
+    d = view.degrees
+    ranks = range(view.world // d.pp)
+    if ".ffn.w" in name:
+        return [rank // d.etp % d.ep * d.etp + rank % d.etp for rank in ranks]
+    whole = "norm" in name or "router" in name
+    return [0 if whole else rank % d.tp for rank in ranks]
 
 
 def mindformers(name: str, monkeypatch: pytest.MonkeyPatch, folder: Path) -> Facts:

@@ -10,7 +10,7 @@ from tests.docs.renewal import WRITE
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "export"))
 
-from matrix import CELLS, FACTS, KINDS, PLANS, cell, facts, refusal  # noqa: E402
+from matrix import CELLS, FACTS, KINDS, LEFT, PLANS, cell, facts, refusal  # noqa: E402
 
 from planner.errors import listed  # noqa: E402
 from planner.export.targets import target  # noqa: E402
@@ -30,7 +30,7 @@ Degrees are those of all axes and the number of chunks; batches the micro-batch,
 length; stages the layers of every chunk; ranks the groups of a rank on a fake process group; parameters those that a
 rank of every stage holds; shards the ranks over which states are cut, states what of them is and whether layers are
 computed again; rules those of a `tp_plan`, each of which meets modules of the model; loss and gradients those of one
-process, on processes that run the plan scaled down.
+process, on processes that run the plan scaled down. What is not derived, and why:
 """
 
 
@@ -46,6 +46,8 @@ def page() -> str:
         HEAD
         + table
         + MEANING
+        + "".join(f"\n- `{to}` {words}." for to, words in LEFT.items())
+        + "\n"
         + "\n## The plans\n\n"
         + _plans()
         + "\n## What is refused\n\n"
