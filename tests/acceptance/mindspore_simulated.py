@@ -143,6 +143,47 @@ class FeedForward(nn.Cell):
         return self.w2(self.gate(self.act(self.w1(x)), self.w3(x)))
 
 
+class Experts(nn.Cell):
+    """The same of many experts at once, over (groups of ranks, experts, rows, size)."""
+
+    def __init__(self, experts: int, hidden: int, ffn: int) -> None:
+        super().__init__()
+        self.w1, self.w3 = (self.products(experts, ffn, hidden) for _ in range(2))
+        self.w2 = self.products(experts, hidden, ffn)
+        self.act, self.gate = ops.ReLU(), ops.Mul()
+
+    def products(self, *shape: int) -> Weighed:
+        return Weighed(ops.BatchMatMul(transpose_b=True), shape)
+
+    def construct(self, x):
+        return self.w2(self.gate(self.act(self.w1(x)), self.w3(x)))
+
+
+class Router(nn.Cell):
+    """A number for every token and expert."""
+
+    def __init__(self, experts: int, hidden: int) -> None:
+        super().__init__()
+        self.dense = product(experts, hidden)
+
+    def construct(self, x):
+        return self.dense(x)
+
+
+class Sparse(nn.Cell):
+    """Experts that have as many tokens each, in order, and a router whose numbers weigh what they give."""
+
+    def __init__(self, tokens: int, hidden: int, ffn: int, experts: int) -> None:
+        super().__init__()
+        self.shape = (8, experts, tokens // experts // 8, hidden)
+        self.router, self.ffn = Router(experts, hidden), Experts(experts, hidden, ffn)
+        self.mean, self.weigh, self.reshape = ops.ReduceMean(True), ops.Mul(), ops.Reshape()
+
+    def construct(self, x):
+        share = self.mean(self.router(x), -1)
+        return self.weigh(self.reshape(self.ffn(self.reshape(x, self.shape)), x.shape), share)
+
+
 def product(rows: int, columns: int) -> Weighed:
     return Weighed(ops.MatMul(transpose_b=True), (rows, columns))
 
@@ -150,11 +191,15 @@ def product(rows: int, columns: int) -> Weighed:
 class Layer(nn.Cell):
     """A layer of Llama's kind over tokens in a row."""
 
-    def __init__(self, batch: int, seq: int, hidden: int, heads: int, ffn: int) -> None:
+    def __init__(
+        self, batch: int, seq: int, hidden: int, heads: int, ffn: int, experts: int
+    ) -> None:
         super().__init__()
         self.attention_norm, self.ffn_norm = Norm(hidden), Norm(hidden)
         self.attention = Attention(batch, seq, hidden, heads)
-        self.feed_forward = FeedForward(hidden, ffn)
+        self.feed_forward = (
+            Sparse(batch * seq, hidden, ffn, experts) if experts else FeedForward(hidden, ffn)
+        )
         self.add1, self.add2 = ops.Add(), ops.Add()
 
     def construct(self, x):
@@ -174,7 +219,7 @@ def main(spec: dict) -> dict:
         set_op_strategy_config("LOAD", spec["file"])
     else:
         context.set_auto_parallel_context(parallel_mode="semi_auto_parallel", **own)
-    net = Layer(*(spec[name] for name in ("batch", "seq", "hidden", "heads", "ffn")))
+    net = Layer(*(spec[name] for name in ("batch", "seq", "hidden", "heads", "ffn", "experts")))
     net.set_train()
     tokens = Tensor(np.ones((spec["batch"] * spec["seq"], spec["hidden"])), ms.float32)
     _cell_graph_executor.compile(net, tokens, phase="train")

@@ -25,8 +25,8 @@ vocab: 128
 max_seq: 64
 layers: 4
 attention: {heads: 8, kv_heads: 8, head_dim: 8}
-mlp: {width: 96}
 """
+DENSE, SPARSE = "mlp: {width: 96}\n", "experts: {count: 8, top_k: 2, width: 96}\n"
 SPLIT = {
     "attention.wq.weight": 0, "attention.wk.weight": 0, "attention.wv.weight": 0, "attention.wo.weight": 1,
     "feed_forward.w1.weight": 0, "feed_forward.w3.weight": 0, "feed_forward.w2.weight": 1,
@@ -36,7 +36,7 @@ SPLIT = {
 
 
 def made(folder: Path, layout: dict[str, int | str]) -> Plan:
-    (folder / "tiny.yaml").write_text(MODEL)
+    (folder / "tiny.yaml").write_text(MODEL + (SPARSE if "ep" in layout else DENSE))
     question = Question(
         model=str(folder / "tiny.yaml"),
         cluster="a910b:8",
@@ -187,27 +187,25 @@ def test_six_chips_are_refused_here_as_there(tmp_path: Path) -> None:
 FIRST, SECOND = "attention-Attention", "feed_forward-FeedForward"
 
 
-def net_names(d: Degrees) -> dict[str, Any]:
+def net_names(d: Degrees, *, experts: bool) -> dict[str, Any]:
     """Every operator of one layer of ``mindspore_simulated``, and the plan's operator whose work it does."""
+    kind = "moe" if experts else "dense"
     names: dict[str, Any] = {"_VirtualDataset-op0": [[1, 1]]}
     for norm, source, cell in (("norm1", "x", "attention_norm"), ("norm2", "x_middle", "ffn_norm")):
         for primitive in ("Square", "ReduceMean", "Rsqrt"):
             names[f"{cell}-Norm/{primitive}-op0"] = (0, norm, source)
         names[f"{cell}-Norm/Mul-op0"] = (0, norm, source, source)
-        names[f"{cell}-Norm/Mul-op1"] = (0, norm, source, f"dense.{norm}.weight")
+        names[f"{cell}-Norm/Mul-op1"] = (0, norm, source, f"{kind}.{norm}.weight")
     products = {
         f"{FIRST}/wq": ("attn.q", "normed1"), f"{FIRST}/wk": ("attn.kv", "normed1"),
         f"{FIRST}/wv": ("attn.kv", "normed1"), f"{FIRST}/wo": ("attn.out", "o"),
-        f"{SECOND}/w1": ("mlp.up", "normed2"), f"{SECOND}/w3": ("mlp.up", "normed2"),
-        f"{SECOND}/w2": ("mlp.down", "mlp_act"),
     }  # fmt: skip
     for cell, (operator, source) in products.items():
-        names[f"{cell}-Weighed/MatMul-op0"] = (0, operator, source, f"dense.{operator}.weight")
+        names[f"{cell}-Weighed/MatMul-op0"] = (0, operator, source, f"{kind}.{operator}.weight")
+    names |= _experts() if experts else _feed_forward()
     names |= {
-        f"{SECOND}/ReLU-op0": (0, "mlp.down", "mlp_act"),
-        f"{SECOND}/Mul-op0": (0, "mlp.down", "mlp_act", "mlp_act"),
         "Add-op0": (0, "add1", "x", "attn_out"),
-        "Add-op1": (0, "add2", "x_middle", "mlp_out"),
+        "Add-op1": (0, "add2", "x_middle", "moe_out" if experts else "mlp_out"),
         f"{FIRST}/Softmax-op0": (0, "attn.core", "q_placed"),
         f"{FIRST}/BatchMatMul-op0": (0, "attn.core", "q_placed", "kv_placed"),
         f"{FIRST}/BatchMatMul-op1": (0, "attn.core", "q_placed", "kv_placed"),
@@ -220,8 +218,45 @@ def net_names(d: Degrees) -> dict[str, Any]:
     return {f"Default/{name}": value for name, value in names.items()}
 
 
-def compiled(devices: int, rank: int, file: Path) -> subprocess.CompletedProcess[str]:
-    spec = {"batch": 8, "seq": 64, "hidden": 64, "heads": 8, "ffn": 96}
+def _feed_forward() -> dict[str, Any]:
+    rows = {"w1": ("mlp.up", "normed2"), "w3": ("mlp.up", "normed2"), "w2": ("mlp.down", "mlp_act")}
+    return {
+        f"{SECOND}/{cell}-Weighed/MatMul-op0": (0, operator, source, f"dense.{operator}.weight")
+        for cell, (operator, source) in rows.items()
+    } | {
+        f"{SECOND}/ReLU-op0": (0, "mlp.down", "mlp_act"),
+        f"{SECOND}/Mul-op0": (0, "mlp.down", "mlp_act", "mlp_act"),
+    }
+
+
+def _experts() -> dict[str, Any]:
+    part = "feed_forward-Sparse"
+    rows = {"w1": ("moe.up", "routed"), "w3": ("moe.up", "routed"), "w2": ("moe.down", "moe_act")}
+    return {
+        f"{part}/ffn-Experts/{cell}-Weighed/BatchMatMul-op0": (0, operator, source, f"moe.{operator}.weight")
+        for cell, (operator, source) in rows.items()
+    } | {
+        f"{part}/ffn-Experts/ReLU-op0": (0, "moe.act", "moe_up"),
+        f"{part}/ffn-Experts/Mul-op0": (0, "moe.act", "moe_up", "moe_up"),
+        f"{part}/router-Router/dense-Weighed/MatMul-op0": (0, "moe.router", "normed2", "moe.moe.router.weight"),
+        f"{part}/ReduceMean-op0": (0, "moe.top_k", "router_logits"),
+        f"{part}/Mul-op0": (0, "moe.top_k", "router_logits", "router_logits"),
+        f"{part}/Reshape-op0": [[1, 1]],
+        f"{part}/Reshape-op1": [[1, 1, 1, 1]],
+    }  # fmt: skip
+
+
+def compiled(
+    devices: int, rank: int, file: Path, experts: int = 0
+) -> subprocess.CompletedProcess[str]:
+    spec: dict[str, Any] = {
+        "batch": 8,
+        "seq": 64,
+        "hidden": 64,
+        "heads": 8,
+        "ffn": 96,
+        "experts": experts,
+    }
     spec |= {"devices": devices, "rank": rank, "file": str(file)}
     program = Path(__file__).with_name("mindspore_simulated.py")
     return subprocess.run(
@@ -235,7 +270,7 @@ def written(plan: Plan, file: Path) -> dict[str, list[list[int]]]:
     text = next(f.text for f in export(plan, "mindspore") if f.name == "operator_strategy.py")
     scope: dict[str, Any] = {}
     exec(compile(text, "operator_strategy.py", "exec"), scope)
-    scope["strategy_file"](str(file), net_names(plan.degrees))
+    scope["strategy_file"](str(file), net_names(plan.degrees, experts=View(plan).experts))
     items = json.loads(file.read_text())["parallel_strategy_item"]
     return {name: item["parallel_strategy"] for name, item in items.items()}
 
@@ -266,6 +301,33 @@ def test_the_compiler_loads_the_strategies_and_cuts_by_them(
     mesh = {tuple(range(5 // tp * tp, 5 // tp * tp + tp)), tuple(range(5 % tp, 8, tp))}
     whole, one = tuple(range(8)), (5,)
     assert groups >= mesh - {whole, one}, "that of all ranks is there already"
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [{"tp": 2, "dp": 4, "ep": 2, "etp": 2}, {"tp": 2, "dp": 4, "ep": 4, "etp": 2}, {"dp": 8, "ep": 4, "etp": 1}],
+)  # fmt: skip
+def test_the_compiler_loads_the_strategies_of_experts(
+    layout: dict[str, int], tmp_path: Path
+) -> None:
+    """Strategies of a layer with experts, the slices of their weights, and the ranks that hold the same ones."""
+    plan = made(tmp_path, layout | {"zero": 0})
+    wanted = written(plan, tmp_path / "operators.json")
+    done = compiled(8, 5, tmp_path / "operators.json", experts=8)
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = json.loads(done.stdout.partition("FOUND ")[2])
+    assert {n: s for n, s in found["strategies"].items() if "Reshape" not in n} == {
+        n: s for n, s in wanted.items() if "Reshape" not in n
+    }
+    assert sum("BatchMatMul" in name and "Experts" in name for name in wanted) == 3
+    layouts = stage_files(plan)[0]["parallel_layout_item"]
+    weights = {name: item for name, item in found["layouts"].items() if name != "x"}
+    assert len(weights) == 10
+    for name, item in weights.items():
+        stated = layouts[f"model.layers.0.{name}"]
+        parts = [1 if at < 0 else stated["dev_matrix"][::-1][at] for at in stated["tensor_map"]]
+        sizes = zip(stated["tensor_shape"], parts, strict=True)
+        assert item["slice"] == [size // count for size, count in sizes], name
 
 
 def test_a_wrong_strategy_does_not_compile(tmp_path: Path) -> None:
