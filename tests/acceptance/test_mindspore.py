@@ -175,7 +175,7 @@ def test_parts_of_layers_are_computed_again(tmp_path: Path) -> None:
 
 
 def test_six_chips_are_refused_here_as_there(tmp_path: Path) -> None:
-    (tmp_path / "tiny.yaml").write_text(MODEL)
+    (tmp_path / "tiny.yaml").write_text(MODEL + DENSE)
     question = Question(
         model=str(tmp_path / "tiny.yaml"), cluster="a910b:6", global_batch=6, seq_len=64
     )
