@@ -12,7 +12,7 @@ from planner.candidates import Candidates
 from planner.cost.prices import Prices, any_step_bound, prices, with_cut
 from planner.cost.step import exact
 from planner.errors import PlannerError
-from planner.plan.layout import SEATS, layout_of, plain
+from planner.plan.layout import DIVISION, SEATS, layout_of, plain
 from planner.plan.left_open import LeftOpen, Usual
 from planner.plan.schema import Proof
 from planner.question import Understood
@@ -95,6 +95,8 @@ def read_on_pools(known: Understood, site: Site, layout: Mapping[str, int | str]
     words = {plain(key): value for key, value in layout.items()}
     seats = seats_of(str(words.pop(SEATS)), site) if SEATS in words else None
     pins = from_layout(words, known.task.trainer)
+    uneven = any(key in DIVISION for key in words)
+    site = replace(site, tasks=tuple(replace(t, uneven_chunks=uneven) for t in site.tasks))
     row, tasks = stated_row(site, pins, seats)
     first = tasks[0]
     if seats is not None and len(seats.pools) == 1:

@@ -324,6 +324,21 @@ def test_stages_on_one_pool_cost_what_they_cost_on_it_alone(pool: str, pp: int, 
             assert beside.left_open.chosen == alone.left_open.chosen
 
 
+def test_chunks_on_pools_may_be_stated_unequal() -> None:
+    """As on one cluster: a plan whose search cut them so can be priced again."""
+    question = Question(
+        cluster="t4:1x8 + v100-sxm-32gb:3x2", model="gpt2-xl", global_batch=48, seq_len=1024
+    )
+    layout = {"pp": 2, "dp": 2, "vpp": 3, "pools": "v100-sxm-32gb:1+t4:1", "recompute": "full"}
+    cut = (12, 4, 12, 4, 12, 4)
+    found = price(question, layout | {"stage-layers": "+".join(map(str, cut))})
+    assert found.degrees.layers == cut
+    again = layout_of(found.degrees, found.pins)
+    assert price(question, again, usual=True).step == pytest.approx(found.step, rel=1e-12)
+    with pytest.raises(PlannerError, match="stage-layers"):
+        price(question, layout | {"vpp": 5})
+
+
 def test_what_a_layout_on_several_pools_leaves_open_is_chosen(staged) -> None:
     """The plan's own degrees and pools alone lead back to it; no way to fill them in by hand is faster."""
     question, found = staged
