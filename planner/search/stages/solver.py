@@ -23,7 +23,7 @@ import numpy as np
 from planner.cost.bounds import lower_bound, stage_bound
 from planner.cost.makespan import makespan
 from planner.cost.orders import Schedule
-from planner.search.stages.branches import branch
+from planner.search.stages.branches import WIDTH, branch
 from planner.search.stages.staying import staying_bound
 from planner.search.stages.table import StageTable
 from planner.units import Array, IntArray, unique
@@ -31,17 +31,21 @@ from planner.units import Array, IntArray, unique
 EXHAUSTIVE = 1500
 """Number of cuts up to which every one is simulated."""
 BOUNDED = 64
-"""Neighbours of a cut whose better bounds are looked at: those of the least simple ones."""
+"""Neighbours of a cut whose better bounds are looked at, fewer of more stages: those of the least simple ones."""
 SIMULATED = 8
 """Neighbours of a cut that are simulated: those of the least bounds."""
 MOVED = 1 << 16
 """Cuts that move a layer, times their stages, that are looked at together."""
 STARTS = 2
 """Cuts that are improved: the best ones."""
+LEADING = 50
+"""Beginnings of cuts that are to be looked at of every number of stages: fewer lead nowhere."""
 ROUNDS = 12
 """Rounds of improvement at most."""
 CLOSE = 1e-4
 """Relative width at which the search for the least period ends."""
+ROUGH = 1e-2
+"""The same where micro-batches are so few that the period bounds nothing."""
 EQUAL = 1e-9
 """Relative difference of two steps that counts as none."""
 
@@ -104,6 +108,8 @@ def solve(table: StageTable, start: IntArray | None = None, known: float = np.in
 
 def _branched(table: StageTable, known: Stages) -> Stages:
     """What beginnings of cuts that may be faster lead to; proven where all of them were looked at."""
+    if table.num_stages * len(table.sizes) * LEADING > WIDTH:
+        return known
     found, seconds, whole = branch(table, known.layers, known.makespan)
     return Stages(found, seconds, seconds if whole else min(known.bound, seconds))
 
@@ -156,14 +162,16 @@ def _turning(table: StageTable, whole: float, period: float) -> float:
     """Seconds that no cut beats, as no period is shorter; arguments as in :func:`_bound`.
 
     Where backwards are split, stages make gradients of weights at the same time: one micro-batch takes less than its
-    work.
+    work. 1F1B goes back and forth between the ends of the slowest run of L stages, from a to its end, while as many of
+    the m - 1 - p + a micro-batches between the first and the last one are left (:func:`turning_bound`), and once more
+    for the last: at least m - p + a micro-batches of a period each.
     """
     p, m = table.num_stages, table.micro_batches
     if table.schedule.splits:
         return m * period
     if table.schedule != Schedule.ONE_F_ONE_B:
         return max(whole, m * period)
-    return whole + float(table.pairs.sum()) + max(0, m - 2 * p) * period
+    return whole + float(table.pairs.sum()) + max(0, m - p) * period
 
 
 def _all(table: StageTable) -> Stages | None:
@@ -245,7 +253,8 @@ def _least_period(table: StageTable, whole: float, cuts: list[IntArray]) -> tupl
     known = [(_period(table, cut), cut) for cut in cuts]
     high, best = min(known, key=lambda each: each[0])
     low = min(high, whole / table.num_stages)
-    while high - low > CLOSE * high:
+    close = CLOSE if table.micro_batches > table.num_stages else ROUGH
+    while high - low > close * high:
         aim = (low + high) / 2
         found = scan(table, _within(table, aim))
         if found is None:
@@ -283,30 +292,51 @@ def _turns(table: StageTable) -> Array:
 
 
 def _improved(table: StageTable, cuts: IntArray) -> tuple[IntArray, float]:
-    """The best of what moving single layers between two stages makes of the best of some cuts."""
+    """The best of some cuts, and of what moving single layers between two stages makes of the best of them."""
     found = _simulated(table, cuts)
     first = np.argsort(found, kind="stable")[:STARTS]
-    ways = [_descended(table, cuts[place], float(found[place])) for place in first]
-    return min(ways, key=lambda way: way[1])
+    descended = _by_bounds if table.schedule == Schedule.ONE_F_ONE_B else _by_seconds
+    ways = [descended(table, cuts[place], float(found[place])) for place in first]
+    some = np.vstack([cuts[first[:1]], *ways])
+    found = _simulated(table, some)
+    return some[int(found.argmin())], float(found.min())
 
 
-def _descended(table: StageTable, best: IntArray, step: float) -> tuple[IntArray, float]:
-    """A cut and its seconds, bettered as long as moving one layer does."""
+def _by_bounds(table: StageTable, cut: IntArray, step: float) -> IntArray:
+    """What a cut becomes as long as moving one layer lessens its bound, which is mostly exact; ``(n, stages)``."""
+    way = [cut]
     for _ in range(ROUNDS):
-        near = _neighbours(table, best)
-        if not len(near):
+        near, bounds = _bounded(table, way[-1], step)
+        if not len(near) or bounds[0] >= step * (1.0 - EQUAL):
             break
-        bounds = stage_bound(table.schedule, table.micro_batches, *_costs(table, near))
-        near = near[np.argsort(bounds, kind="stable")[:BOUNDED]]
-        bounds = table.bounds(table.times(near), step)
-        near = near[np.argsort(bounds, kind="stable")[:SIMULATED]]
-        if bounds.min() >= step * (1.0 - EQUAL):
+        way.append(near[0])
+        step = float(bounds[0])
+    return np.stack(way)
+
+
+def _by_seconds(table: StageTable, cut: IntArray, step: float) -> IntArray:
+    """The same as long as that lessens its seconds."""
+    for _ in range(ROUNDS):
+        near, bounds = _bounded(table, cut, step)
+        near = near[:SIMULATED][bounds[:SIMULATED] < step * (1.0 - EQUAL)]
+        if not len(near):
             break
         found = _simulated(table, near)
         if found.min() >= step * (1.0 - EQUAL):
             break
-        best, step = near[int(found.argmin())], float(found.min())
-    return best, step
+        cut, step = near[int(found.argmin())], float(found.min())
+    return cut[None]
+
+
+def _bounded(table: StageTable, cut: IntArray, step: float) -> tuple[IntArray, Array]:
+    """Neighbours of a cut, the promising ones, by their bounds."""
+    near = _neighbours(table, cut)
+    bounds = stage_bound(table.schedule, table.micro_batches, *_costs(table, near))
+    most = max(SIMULATED, min(BOUNDED, BOUNDED**2 // table.num_stages))
+    near = near[np.argsort(bounds, kind="stable")[:most]]
+    bounds = table.bounds(table.times(near), step)
+    order = np.argsort(bounds, kind="stable")
+    return near[order], bounds[order]
 
 
 def _neighbours(table: StageTable, cut: IntArray) -> IntArray:
