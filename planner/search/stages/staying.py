@@ -8,7 +8,9 @@ from planner.search.stages.table import StageTable
 from planner.units import Array, IntArray
 
 LABELS = 32
-"""Sums and paths of beginnings that are told apart where they end at the same layer."""
+"""Sums and paths of beginnings that are told apart, at most, where they end at the same layer."""
+WORK = 1 << 23
+"""Beginnings and runs that are joined in all, about; where stages, layers and runs are many, fewer are told apart."""
 EQUAL = 1e-9
 """Relative difference of two steps that counts as none."""
 
@@ -25,6 +27,7 @@ def staying_bound(table: StageTable, found: float) -> float:
     layers = table.num_layers
     rest, sizes = _rests(table), table.sizes
     seconds = table.forward + table.backward
+    labels = min(LABELS, 1 + WORK // (p * layers * len(sizes)))
     end, total, path = np.zeros(1, np.int64), np.zeros(1), np.full(1, -np.inf)
     for stage in range(p):
         times, left = m - p + stage, pairs[stage + 1 :].sum()
@@ -35,7 +38,8 @@ def staying_bound(table: StageTable, found: float) -> float:
             longest = np.maximum(path[:, None] + 2.0 * own + pairs[stage], stays)
         open_ = (high <= layers) & np.isfinite(own)
         open_ &= longest < found * (1.0 - EQUAL) - left - behind
-        end, total, path = _undominated(high[open_], (total[:, None] + own)[open_], longest[open_])
+        total = (total[:, None] + own)[open_]
+        end, total, path = _undominated(high[open_], total, longest[open_], labels)
     return float(path[end == layers].min(initial=found))
 
 
@@ -54,10 +58,12 @@ def _rests(table: StageTable) -> Array:
     return rest
 
 
-def _undominated(end: IntArray, total: Array, path: Array) -> tuple[IntArray, Array, Array]:
+def _undominated(
+    end: IntArray, total: Array, path: Array, labels: int
+) -> tuple[IntArray, Array, Array]:
     """Those for which no other of the same end is smaller in both, by their ends; ``(n,)`` each.
 
-    Where these are many, neighbours become what is less in each.
+    Where these are more than so many, neighbours become what is less in each.
     """
     order = np.lexsort((path, total, end))
     end, total, path = end[order], total[order], path[order]
@@ -68,7 +74,7 @@ def _undominated(end: IntArray, total: Array, path: Array) -> tuple[IntArray, Ar
     kept |= place == 0
     end, total, path = end[kept], total[kept], path[kept]
     row, place, count = _places(end)
-    each = -(-count // LABELS)[row]
+    each = -(-count // labels)[row]
     first, last = place % each == 0, (place % each == each - 1) | (place == count[row] - 1)
     return end[first], total[first], path[last]
 
