@@ -36,8 +36,9 @@ SIMULATED = 8
 """Neighbours of a cut that are simulated: those of the least bounds."""
 MOVED = 1 << 16
 """Cuts that move a layer, times their stages, that are looked at together."""
-STARTS = 2
-"""Cuts that are improved: the best ones."""
+STARTS = 4
+"""Cuts that are improved, the best ones; half as many where stages are more than ``MANY``."""
+MANY = 64
 LEADING = 50
 """Beginnings of cuts that are to be looked at of every number of stages: fewer lead nowhere."""
 ROUNDS = 12
@@ -294,7 +295,8 @@ def _turns(table: StageTable) -> Array:
 def _improved(table: StageTable, cuts: IntArray) -> tuple[IntArray, float]:
     """The best of some cuts, and of what moving single layers between two stages makes of the best of them."""
     found = _simulated(table, cuts)
-    first = np.argsort(found, kind="stable")[:STARTS]
+    starts = STARTS if table.num_stages <= MANY else STARTS // 2
+    first = np.argsort(found, kind="stable")[:starts]
     descended = _by_bounds if table.schedule == Schedule.ONE_F_ONE_B else _by_seconds
     ways = [descended(table, cuts[place], float(found[place])) for place in first]
     some = np.vstack([cuts[first[:1]], *ways])
