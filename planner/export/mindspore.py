@@ -46,7 +46,8 @@ def _check(limits: Limits, view: View, shape: Shape) -> None:
     d = view.degrees
     offloads(limits, view)
     schedules(limits, view, "1f1b", "gpipe", "interleaved", "zbv")
-    strange = sorted(view.recomputed - AGAIN.keys()) if d.recompute == "selective" else []
+    in_part = d.recompute in ("selective", "mixed")
+    strange = sorted(view.recomputed - AGAIN.keys()) if in_part else []
     limits.refuse(
         bool(strange),
         f"recompute of {listed(strange, 'and')} alone: what computes it in a layer has no name that is known",
@@ -184,16 +185,17 @@ def _settings(view: View) -> str:
         wrap=wrap,
         stages={name: stage for name, stage, _ in places} if d.pp > 1 else {},
         segments={name: turn for name, _, turn in places} if d.vpp > 1 else None,
-        again=[_again(view, block) for block in view.layer_blocks],
+        again=[_again(view, layer) for layer in range(len(view.layer_blocks))],
     )
 
 
-def _again(view: View, block: BlockPlan) -> tuple[str, ...]:
+def _again(view: View, layer: int) -> tuple[str, ...]:
     """What is computed again of a layer: nothing, all of it (an empty name), or parts of it."""
-    mode, shared = view.degrees.recompute, "shared_ffn" in block.sizes
-    if mode != "selective":
-        return ("",) * (mode == "full")
+    block, (whole, some) = view.layer_blocks[layer], view.recomputing
+    if layer not in some:
+        return ("",) * (layer in whole)
     names = [op.name for op in block.operators if op.recomputed]
+    shared = "shared_ffn" in block.sizes
     return tuple(part for name in names for part in computed_by(name, shared=shared))
 
 

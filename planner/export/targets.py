@@ -91,7 +91,13 @@ TARGETS: tuple[Target, ...] = (
         ("tp-plan", "hf"),
     ),
     Target(
-        "mindspore", mindspore.RELEASE, mindspore.write, ("mindspore",), ("ms",), any_strategy=True
+        "mindspore",
+        mindspore.RELEASE,
+        mindspore.write,
+        ("mindspore",),
+        ("ms",),
+        any_strategy=True,
+        mixes=True,
     ),
     Target("mindformers", mindformers.RELEASE, mindformers.write, ("mindspore",), mixes=True),
     Target("galvatron", galvatron.RELEASE, galvatron.write, aliases=("galvatron-2.4",)),

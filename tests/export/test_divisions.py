@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from itertools import pairwise
 
 import pytest
@@ -44,7 +45,7 @@ def test_mindformers_counts_layers_stage_by_stage():
     assert "offset: [1, -1]" in text
 
 
-@pytest.mark.parametrize("to", ["galvatron", "torchtitan", "deepspeed", "maxtext", "mindspore"])
+@pytest.mark.parametrize("to", ["galvatron", "torchtitan", "deepspeed", "maxtext"])
 def test_other_formats_refuse_layers_that_differ(to):
     plan = stated("llama-3-8b", "h100-sxm:16", "megatron", MEGATRON)
     with pytest.raises(PlannerError) as error:
@@ -54,8 +55,17 @@ def test_other_formats_refuse_layers_that_differ(to):
 
 def test_the_format_of_the_same_trainer_that_holds_them_is_named():
     plan = stated("llama-3-8b", "a910b:32", "mindspore", ASCEND)
-    with pytest.raises(PlannerError, match=r"--to mindformers or .*recompute=full"):
-        export(plan, "mindspore")
+    with pytest.raises(PlannerError, match=r"--to mindspore, --to mindformers or .*recompute=full"):
+        export(plan, "galvatron")
+
+
+def test_mindspore_says_of_every_layer_what_is_computed_again():
+    plan = stated("llama-3-8b", "a910b:32", "mindspore", ASCEND)
+    text = next(f.text for f in export(plan, "mindspore") if f.name == "auto_parallel.py")
+    line = next(line for line in text.splitlines() if line.startswith("RECOMPUTE = "))
+    layers = ast.literal_eval(line.removeprefix("RECOMPUTE = "))
+    parts = ("attention_norm", "ffn_norm", "feed_forward.mul", "feed_forward.w1.activation.silu")
+    assert layers == [("",)] * 3 + [parts] * 2 + [()] * 12 + [parts] + [()] * 14
 
 
 def test_megatron_refuses_numbers_of_its_own_for_every_stage():
