@@ -90,9 +90,15 @@ def test_the_defaults_stand_beside_it():
 
 
 def test_one_length_of_chunks_is_no_range():
-    page = " ".join(plain(render(price(LLAMA, {"tp": 1, "pp": 1}))).split())
-    assert "32 layers a chunk" in page
-    assert "to 32 layers" not in page
+    """And the layers of one stage are no chunk."""
+    one, four = (
+        " ".join(plain(render(price(LLAMA, {"tp": 1} | stages))).split())
+        for stages in ({"pp": 1}, {"pp": 4, "vpp": 8})
+    )
+    assert "a chunk" not in one
+    assert "stages of" not in one
+    assert " 1 layer a chunk" in four
+    assert "to 1 layer" not in four
 
 
 def test_a_whole_layout_is_one_layout():
