@@ -48,6 +48,8 @@ PRECISIONS: tuple[Precision, ...] = ("fp4", "fp8", "bf16", "fp16", "fp32")
 _LAST_STAGE = re.compile(r"layers on the last stage: (\d+)")
 _FSDP_UNDER_DP = re.compile(r"FSDP=(\d+) GPUs .*with DP on top")
 ZERO_BUBBLE = ("zb-h1", "zb-h2", "zb-1p", "zb-2p")
+ENDS = 2
+"""Chunks that may be without layers: one of the embedding, one of the head."""
 INTERLEAVED, ONE_F_ONE_B = SCHEDULES.index("interleaved"), SCHEDULES.index("1f1b")
 
 
@@ -192,6 +194,11 @@ def _layout(run: Run, software: Software, found: _Open) -> dict[str, int]:
             f"missing fact: dp {dp} × tp {tp} × pp {pp} × cp {cp} is not {chips} chips"
         )
     vpp = found.take("vpp", p.vpp, 1) if pp > 1 else 1
+    layers = run.model.layers
+    if layers is not None and layers + ENDS < pp * vpp:
+        raise NotPricedError(
+            f"missing fact: {layers} layers do not fill pp {pp} × vpp {vpp} chunks"
+        )
     spread = _most_experts(run, dp) if software.experts_over_data else 1
     ep = found.take("ep", p.ep, spread) if run.model.type == "moe" else 1
     usual = tp if software.experts_as_dense and (dp * cp) % ep == 0 else 1

@@ -12,6 +12,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from planner.documented import wanted
 from planner.errors import Fault, PlannerError
+from planner.frontends.model_file import MOST_LAYERS
 from planner.units import Json
 
 MOST_FAULTS = 20
@@ -38,6 +39,8 @@ def _joined(value: Json) -> Json:
 
 Count = Annotated[int, BeforeValidator(_whole), Field(ge=1, le=10**9)]
 Size = Annotated[int, BeforeValidator(_whole), Field(ge=-1, le=10**9)]
+Depth = Annotated[int, BeforeValidator(_whole), Field(ge=0, le=MOST_LAYERS)]
+"""A number of layers, as many as a model's file may have."""
 Amount = Annotated[float, Field(gt=0, lt=1e15)]
 Word = Annotated[str, BeforeValidator(lambda value: "" if value is None else value)]
 """Text; empty where a row has null, as rows have for what a source does not say."""
@@ -55,13 +58,31 @@ class Part(BaseModel):
         return (self.model_extra or {}).get(key)
 
 
+class WindowFacts(Part):
+    """Which layers attend to so many tokens: every so many from the first, or all but every so many."""
+
+    size: Count
+    every: Count = 1
+    all_but_every: Count | None = None
+
+
+class LatentFacts(Part):
+    """Widths of latent attention."""
+
+    q_lora: Count | None = None
+    kv_lora: Count
+    qk_nope: Count
+    qk_rope: Count
+    v_head: Count
+
+
 class ModelFacts(Part):
     """Shape of the model; None where the source does not say."""
 
     name: Word = ""
     type: Word = ""
     """``llama``, ``gpt``, ``moe``, ``bert``, ``vit`` or ``other``."""
-    layers: Count | None = None
+    layers: Annotated[Depth, Field(ge=1)] | None = None
     hidden: Count | None = None
     heads: Count | None = None
     kv_heads: Count | None = None
@@ -76,6 +97,10 @@ class ModelFacts(Part):
     shared_ffn: Size | None = None
     dense_layers: Size | None = None
     tied_embeddings: bool | None = None
+    mtp_layers: Depth | None = None
+    parallel_block: bool | None = None
+    window: WindowFacts | None = None
+    mla: LatentFacts | None = None
     params_b: Amount | None = None
 
 
@@ -98,7 +123,7 @@ class ParallelFacts(Part):
     pp: Count | None = None
     cp: Count | None = None
     ep: Count | None = None
-    vpp: Count | None = None
+    vpp: Annotated[Depth, Field(ge=1)] | None = None
     sp: bool | None = None
     zero: int | str | None = None
     micro_batch: Annotated[float, Field(gt=0)] | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from planner.calibrate.runs import ModelFacts, Run
+from planner.calibrate.runs import ModelFacts, Run, WindowFacts
 from planner.calibrate.software import Software
 from planner.graph.architecture import (
     Architecture,
@@ -15,21 +15,20 @@ from planner.graph.architecture import (
     Mlp,
     NormKind,
 )
-from planner.units import Json
 
 SUPPORTED = ("llama", "gpt", "moe")
-KNOWN_WINDOWS: tuple[tuple[str, Json], ...] = (
-    ("mistral 7b", {"size": 4096, "every": 1}),
-    ("gemma2", {"size": 4096, "every": 2}),
-    ("gemma 2", {"size": 4096, "every": 2}),
-    ("gemma3", {"size": 1024, "all_but_every": 6}),
-    ("gemma 3", {"size": 1024, "all_but_every": 6}),
+KNOWN_WINDOWS = (
+    ("mistral 7b", WindowFacts(size=4096)),
+    ("gemma2", WindowFacts(size=4096, every=2)),
+    ("gemma 2", WindowFacts(size=4096, every=2)),
+    ("gemma3", WindowFacts(size=1024, all_but_every=6)),
+    ("gemma 3", WindowFacts(size=1024, all_but_every=6)),
 )
 ASSUMED_WORDS: tuple[tuple[str, int], ...] = (("2401.10241", 32_000),)
 """Words of the models of sources whose rows only assume theirs, by what the source's name holds.
 Source: 2401.10241 trains with the SentencePiece model of its sample data (pretrain_zero_bubble.sh of
 sail-sg/zero-bubble-pipeline-parallelism); its models are called 6.2B and 14.6B, which 25 to 33 thousand words make."""
-PACKED: Json = {"size": 256, "every": 1}
+PACKED = WindowFacts(size=256)
 """Tokens that one attends to in a sequence packed from samples of some hundred tokens each, as SQuAD's are."""
 NEEDED = ("layers", "hidden", "heads", "ffn", "vocab", "seq")
 ALPA_GROUP = 2048
@@ -62,7 +61,7 @@ def architecture(run: Run, software: Software) -> Architecture:
         positions=_known(model.seq) if gpt and software.classic and not _alibi(run) else 0,
         embedding_norm=_alibi(run),
         dropout=gpt and software.dropout,
-        mtp=int(model.other("mtp_layers") or 0),
+        mtp=model.mtp_layers or 0,
         source=run.source,
     )
 
@@ -112,18 +111,18 @@ def _norm(model: ModelFacts, software: Software) -> NormKind:
 
 
 def _layers(
-    model: ModelFacts, software: Software, packed: Json
+    model: ModelFacts, software: Software, packed: WindowFacts | None
 ) -> tuple[tuple[Layer, ...], tuple[int, ...]]:
     """Kinds of layers and their order: windows alternate, dense layers come first or alternate with sparse ones."""
     count = _known(model.layers)
     sparse = _num_experts(model)
     dense = max(model.dense_layers or 0, 0) if sparse else count
     alternate = bool(sparse) and dense * 2 == count
-    window: Json = model.other("window") or _known_window(model) or packed
+    window = model.window or _known_window(model) or packed
     wanted = [
         (
             index % 2 == 0 if alternate else index < dense,
-            int(window["size"]) if window and _is_windowed(window, index) else None,
+            window.size if window and _is_windowed(window, index) else None,
         )
         for index in range(count)
     ]
@@ -133,20 +132,19 @@ def _layers(
             name=f"layer{position or ''}",
             attention=_attention(model, software, reach),
             mlp=_mlp(model, software, dense=is_dense),
-            parallel=bool(model.other("parallel_block")),
+            parallel=bool(model.parallel_block),
         )
         for position, (is_dense, reach) in enumerate(kinds)
     ]
     return tuple(named), tuple(kinds.index(kind) for kind in wanted)
 
 
-def _is_windowed(window: Json, index: int) -> bool:
-    """Every so many layers from the first, or all but every so many."""
-    whole = window.get("all_but_every")
-    return index % int(window["every"]) == 0 if whole is None else (index + 1) % int(whole) != 0
+def _is_windowed(window: WindowFacts, index: int) -> bool:
+    whole = window.all_but_every
+    return index % window.every == 0 if whole is None else (index + 1) % whole != 0
 
 
-def _known_window(model: ModelFacts) -> Json:
+def _known_window(model: ModelFacts) -> WindowFacts | None:
     """Windows that rows do not state. Source: the models' config.json (Mistral 7B v0.1, Gemma 2, Gemma 3)."""
     return next((w for name, w in KNOWN_WINDOWS if model.name.lower().startswith(name)), None)
 
@@ -154,16 +152,15 @@ def _known_window(model: ModelFacts) -> Json:
 def _attention(
     model: ModelFacts, software: Software, window: int | None
 ) -> Attention | LatentAttention:
-    mla: Json = model.other("mla")
-    heads = _known(model.heads)
+    mla, heads = model.mla, _known(model.heads)
     if mla:
         return LatentAttention(
             heads=heads,
-            q_latent=mla["q_lora"],
-            kv_latent=mla["kv_lora"],
-            nope_dim=mla["qk_nope"],
-            rope_dim=mla["qk_rope"],
-            value_dim=mla["v_head"],
+            q_latent=mla.q_lora,
+            kv_latent=mla.kv_lora,
+            nope_dim=mla.qk_nope,
+            rope_dim=mla.qk_rope,
+            value_dim=mla.v_head,
         )
     classic = model.type == "gpt"
     return Attention(

@@ -170,6 +170,6 @@ def optimizer_of(run: Run, software: Software) -> OptimizerName:
         return stated
     if software.name.startswith("alpa") and run.model.type == "moe":
         return "adafactor"
-    if software.name == "nemo" and run.model.other("mla"):
+    if software.name == "nemo" and run.model.mla is not None:
         return "adamw-bf16"
     return "adamw"

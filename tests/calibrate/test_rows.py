@@ -118,6 +118,7 @@ def test_rates_inside_nodes() -> None:
         ({"parallel": {"global_batch": None}}, "global batch of a pipeline"),
         ({"parallel": {"micro_batch": 0.5}}, "no number of sequences"),
         ({"parallel": {"global_batch": 2}}, "does not reach 4 data ranks"),
+        ({"parallel": {"vpp": 18}}, "32 layers do not fill pp 2 × vpp 18 chunks"),
     ],
 )
 def test_rows_that_cannot_be_priced(parts: dict[str, Any], reason: str) -> None:
@@ -283,6 +284,25 @@ def test_lines_that_are_no_runs(tmp_path: Path) -> None:
     assert "given twice (first on line 1)" in texts[2]
     assert texts[4] == "the row is '3'; it should be a mapping."
     assert {fault.code for fault in caught.value.faults} == {"F02"}
+
+
+@pytest.mark.parametrize(
+    ("part", "key", "value", "said"),
+    [
+        ("model", "layers", 10_001, "model.layers is '10001'; it should be at most 10000"),
+        ("model", "mtp_layers", 10**9, "model.mtp_layers is '1000000000'; it should be at most"),
+        ("model", "window", 4096, "model.window is"),
+        ("model", "mla", {"kv_lora": 512}, "model.mla.qk_nope"),
+        ("parallel", "vpp", 10**9, "parallel.vpp is '1000000000'; it should be at most"),
+    ],
+)
+def test_values_that_no_run_has(part: str, key: str, value: Any, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "runs.jsonl"
+    path.write_text(json.dumps(ROW | {part: ROW[part] | {key: value}}))
+    with pytest.raises(PlannerError) as caught:
+        read_runs(path)
+    assert caught.value.faults[0].where.endswith(":1")
+    assert said in caught.value.faults[0].what
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
