@@ -387,8 +387,8 @@ def test_stages_of_several_chunks_on_both_pools_win_and_are_found_again(staged) 
     steps = {use.text: use.step for use in found.uses}
     assert steps["stages on several pools"] == pytest.approx(single.step)
     assert steps["stages of several chunks on several pools"] == pytest.approx(found.step)
-    assert found.proof.bound <= found.step
-    assert found.proof.gap == pytest.approx(1 - found.proof.bound / found.step)
+    assert found.step * (1 - 1e-3) <= found.proof.bound <= found.step
+    assert found.proof.optimal
     again = price(free, layout_of(found.degrees, found.pins))
     assert again.step == pytest.approx(found.step, rel=1e-9)
     assert again.memory <= again.memory_limit

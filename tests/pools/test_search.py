@@ -8,7 +8,7 @@ from itertools import combinations, combinations_with_replacement
 import numpy as np
 import pytest
 
-from planner.candidates import single
+from planner.candidates import SCHEDULES, single
 from planner.cost.cut import Cut, uniform
 from planner.cost.prices import prices, with_cut
 from planner.cost.step import exact, makespans, memory_of_stages, stage_times
@@ -24,7 +24,11 @@ from planner.search.pools.room import Rounds, needs
 from planner.search.pools.room import makespans as least_makespans
 from planner.search.pools.search import search_pipelines
 from planner.search.pools.space import may_run, orders, seatings, stage_layouts
+from planner.search.stages.paths import Met
+from planner.search.stages.refine import refine_chunks
 from tests.pools.sites import MIXED, asked, site_of
+
+INTERLEAVED = SCHEDULES.index("interleaved")
 
 
 def cuts(layers, stages):
@@ -140,9 +144,31 @@ def test_search_of_several_chunks_finds_what_brute_force_finds(question):
     assert not found.stopped
     assert found.best[0].step == pytest.approx(best, rel=1e-3)
     assert found.bound <= best * (1 + 1e-9)
-    assert found.bound >= best * 0.8
+    assert found.bound >= best * (1 - 1e-3)
     assert int(found.best[0].prices.rows.vpp[0]) > 1
     assert len(sizes) >= 4
+
+
+@pytest.mark.parametrize("share", [1.0, 0.3, 0.05])
+@pytest.mark.parametrize("how", ["bound", "moves", "programs"])
+def test_no_cut_into_chunks_beats_its_bound_whatever_runs_again(how, share):
+    """Every cut of two stages with every number of layers of a chunk that run again, within memory."""
+    site, _ = site_of(asked("h100-sxm:2 + a100-sxm-80gb:2", model="gpt2-xl", layers=9, batch=16))
+    row = single(dp=2, pp=2, vpp=2, micro_batch=2, sharding=1, schedule=INTERLEAVED)
+    p = placed(site, row, Seats((1, 0), (1, 1)))
+    steps, memories = [], []
+    for places in combinations(range(1, 9), 3):
+        for cut in recomputed(np.diff([0, *places, 9]), "count"):
+            cutting = with_cut(p, cut).stated(replace(p.rows, recompute=np.array([cut.base])))
+            steps.append(float(exact(cutting).step[0]))
+            memories.append(memory_of_stages(cutting, stage_times(cutting).blocks).total.max())
+    limit = float(np.quantile(memories, share))
+    best = min(s for s, memory in zip(steps, memories, strict=True) if memory <= limit)
+    found, bound = refine_chunks(p, "count", limit, 2 * best, Met(), how)
+    assert bound <= best * (1 + 1e-9)
+    assert bound >= best * (0.9 if how == "bound" else 0.95)
+    if how != "bound":
+        assert best * (1 - 1e-9) <= found.step <= best * 1.02
 
 
 def test_layouts_that_the_trainer_forbids_take_no_place_of_those_that_are_cut(monkeypatch):

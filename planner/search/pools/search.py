@@ -4,9 +4,10 @@ Layouts of a stage are opened in the order of what no number of stages on any po
 for every numbers of stages; those come up in turn, and are cut into stages on both pools, in every order of the pools,
 by the solver of stages. What was not looked at when the next bound exceeds the best step can be no better.
 
-Bounds of stages of several chunks know little of how the first micro-batch gets to the last stage, so that too many
-are below the best step: of the seats of the least bounds those are cut that lose least so with equal chunks. What is
-left bounds the rest.
+Bounds of seats of several chunks know little of how the first micro-batch gets to the last stage, so that too many are
+below the best step. Where schedules are short, paths that others have met rule out nearly all of them
+(:mod:`planner.search.stages.paths`); of the rest those are cut that lose least so with equal chunks, and what is left
+is a bound.
 """
 
 from __future__ import annotations
@@ -21,27 +22,41 @@ from typing import TypeAlias
 
 import numpy as np
 
-from planner.candidates import RECOMPUTE, Candidates
+from planner.candidates import Candidates
 from planner.cost.prices import Prices, prices
 from planner.search.engine import Progress
 from planner.search.pins import Pins
 from planner.search.pools.bounds import Beside, Speeds, speeds, step_bounds
 from planner.search.pools.place import Seats, Site, placed, rooms
 from planner.search.pools.room import Needs, Rounds, makespans, needs
-from planner.search.pools.space import may_pipe, may_run, orders, seatings, stage_layouts
+from planner.search.pools.space import (
+    may_pipe,
+    may_run,
+    mixing_of,
+    modes_of,
+    orders,
+    seatings,
+    stage_layouts,
+)
+from planner.search.stages.on_pools import Looked
 from planner.search.stages.options import Mixing
-from planner.search.stages.refine import Refined, least_step, refine
-from planner.trainers.trainer import Trainer
+from planner.search.stages.paths import Met
+from planner.search.stages.refine import refine, refine_chunks
+from planner.search.stages.solver import PROVEN
 from planner.units import Array, IntArray
 
 EQUAL = 1e-9
 """Relative difference of two steps that counts as none."""
 BATCH = 64
 """Numbers of stages whose memory is looked at together."""
-HOPES = 200
-"""Seats with numbers of chunks, of the least bounds, of which some are cut."""
+TOGETHER = 32
+"""Of them, how many come up before the most hopeful are cut."""
 WORK = 480
-"""Chunks of all that are cut."""
+"""Chunks of those that are cut by moving layers; the others are bounded."""
+EXACT = 12
+"""Chunks of a layout up to which its cuts are looked for with programs."""
+HOPES = 1000
+"""Seats with numbers of chunks that are looked at, those of the least bounds."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -107,6 +122,11 @@ class _Hope:
     """Seconds that no cut of it beats."""
     seated: _Seated
 
+    @property
+    def size(self) -> int:
+        """Chunks of all stages."""
+        return len(self.seated.seats.of_stage) * (self.seated.chunks or 1)
+
 
 @dataclass(slots=True)
 class _State:
@@ -129,6 +149,8 @@ class _State:
     refined: int = 0
     work: int = 0
     """Chunks of those layouts of several chunks a stage that were cut."""
+    met: Met = field(default_factory=Met)
+    """Paths of schedules of several chunks."""
     stopped: bool = False
     """Whether time ended before the search."""
     seatings: dict[int, IntArray] = field(default_factory=dict)
@@ -161,6 +183,10 @@ class _State:
         task = self.site.tasks[0]
         overhead = task.trainer.overhead
         return Beside(overhead.step, overhead.jitter, task.model.num_layers)
+
+    def counted(self, row: int) -> int:
+        """Numbers of stages of a layout, times those of chunks."""
+        return len(self.numbers(int(self.speeds.chips[row])).T) * len(self.chunks[row])
 
     def numbers(self, chips: int) -> IntArray:
         """Numbers of stages of so many chips, made once."""
@@ -197,39 +223,41 @@ def search_pipelines(
         seats: where the stages stand, if that is stated.
         progress: called between layouts; what it counts as done are those that are no open question any more.
     """
-    if not may_pipe(site, pins, chunked=chunked):
+    may = may_pipe(site, pins, chunked=chunked)
+    layouts = stage_layouts(site, pins, chunked=chunked) if may else None
+    if layouts is None or not len(layouts[0]):
         return Pipelines((), np.inf, 0, 0, stopped=False)
-    rows, chunks = stage_layouts(site, pins, chunked=chunked)
-    if not len(rows):
-        return Pipelines((), np.inf, 0, 0, stopped=False)
+    rows, chunks = layouts
     parts = tuple(prices(task, rows) for task in site.tasks)
-    modes = [_modes(site.tasks[0].trainer, pins, int(own)) for own in rows.recompute]
+    modes = [modes_of(site.tasks[0].trainer, pins, int(own)) for own in rows.recompute]
     fast, need = speeds(parts, site.link), needs(parts, modes)
     state = _State(site, pins, rows, chunks, parts, fast, need, reached, deadline, top, seats)
     heap = _first(state)
-    searched = sum(
-        state.numbers(int(each)).shape[1] * len(some)
-        for each, some in zip(fast.chips, chunks, strict=True)
-    )
-    several: list[_Hope] = []
+    searched = sum(map(state.counted, range(len(rows))))
+    several, left = list[_Hope](), list[tuple[float, _Hope]]()
     bound = heap[0][0] if heap else np.inf
     try:
         while heap and (bound := heap[0][0]) < state.limit * (1.0 - EQUAL):
-            if len(several) >= HOPES or state.late:
+            if len(left) >= HOPES or state.late:
                 break
             if progress is not None:
                 progress(Progress(state.refined, state.refined + len(heap), state.limit, bound))
             _, _, each = heapq.heappop(heap)
             if isinstance(each, _Seated) and chunked:
                 several += _several(state, each)
+                if len(several) >= TOGETHER:  # what they reach rules out others
+                    left += _cut_some(state, several)
+                    several = []
                 continue
             for least, more in _next(state, each):
                 if least < state.limit:
                     heapq.heappush(heap, (least, next(state.numbered), more))
-        _cut_some(state, several)
+        left += _cut_some(state, several)
+        state.least = min([state.least, *_cut_exactly(state, left)])
     except KeyboardInterrupt:
         state.stopped = True
-        state.least = min([state.least, *(hope.bound for hope in several)])
+        left += [(hope.bound, hope) for hope in several]
+        state.least = min([state.least, *(least for least, _ in left)])
     bound = min(state.limit, state.least, bound if state.stopped or heap else np.inf)
     return Pipelines(tuple(state.best), bound, searched, state.refined, state.stopped)
 
@@ -258,7 +286,7 @@ def _several(state: _State, each: _Seated) -> Iterator[_Hope]:
             yield _Hope(bound + lost, bound, replace(each, chunks=chunks))
 
 
-def _in_turn(several: list[_Hope]) -> list[_Hope]:
+def _in_turn(several: Sequence[_Hope]) -> list[_Hope]:
     """The most hopeful of every number of chunks, then the second of each, and so on."""
     ranks: dict[int | None, Iterator[int]] = defaultdict(count)
     several = sorted(several, key=lambda hope: hope.step)
@@ -282,10 +310,10 @@ def _first(state: _State) -> list[tuple[float, int, _Node]]:
 def _opened(state: _State, row: int) -> _Open:
     """A layout with its numbers of stages that could be faster than what is known, best bound first."""
     stages = state.numbers(int(state.speeds.chips[row]))
-    stages = stages[:, may_run(state.site, state.rows.take(np.array([row])), stages)]
     bounds = step_bounds(state.speeds.repeat(row, stages.shape[1]), stages, state.beside)
     order = np.argsort(bounds, kind="stable")
     order = order[bounds[order] < state.limit]
+    order = order[may_run(state.site, state.rows.take(np.array([row])), stages[:, order])]
     return _Open(row, stages[:, order], bounds[order])
 
 
@@ -317,41 +345,47 @@ def _bounds(
     return list(map(float, found * slower + after))
 
 
-def _look(state: _State, each: _Seated) -> Refined | None:
-    """Cut a layout into stages on its pools."""
+def _look(state: _State, each: _Seated, how: Looked = "moves") -> float:
+    """Cut a layout into stages on its pools; seconds that no cut of it beats, 0 where that is not told apart."""
     asked = _asked(state, each)
     if asked is None:
-        return None
+        return np.inf
     state.refined += 1
-    found = refine(*asked, state.limit)
+    if each.chunks is None:
+        found, bound = refine(*asked, state.limit), 0.0
+    else:
+        found, bound = refine_chunks(*asked, state.limit, state.met, how)
     if found is not None and found.step < state.reached:
         state.best.append(Placed(found.prices, each.seats, found.step, found.gap))
         state.best.sort(key=lambda each: each.step)
         del state.best[state.top :]
+    return bound
+
+
+def _cut_some(state: _State, several: Sequence[_Hope]) -> list[tuple[float, _Hope]]:
+    """Cut layouts into stages of several chunks by moving layers, first those that hope most.
+
+    Returns:
+        Seconds that no cut of each of them beats.
+    """
+    found = []
+    for hope in _in_turn(several):
+        bound = hope.bound
+        if bound < state.limit * (1.0 - PROVEN) and not state.late:
+            state.work += hope.size
+            how: Looked = "moves" if state.work <= WORK else "bound"
+            bound = max(bound, _look(state, hope.seated, how))
+        found.append((bound, hope))
     return found
 
 
-def _cut_some(state: _State, several: Sequence[_Hope]) -> None:
-    """Cut layouts into stages of several chunks; what is left bounds what no cut of any of them beats."""
-    tighter = [_tighter(state, hope) for hope in several]
-    for hope in _in_turn([hope for hope in tighter if hope is not None]):
-        bound, work = hope.bound, len(hope.seated.seats.of_stage) * (hope.seated.chunks or 1)
-        if bound < state.limit and state.work + work <= WORK and not state.late:
-            state.work += work
-            found = _look(state, hope.seated)
-            bound = max(bound, 0.0 if found is None else found.step * (1.0 - found.gap))
-        state.least = min(state.least, bound)
-
-
-def _tighter(state: _State, hope: _Hope) -> _Hope | None:
-    """The same with the bound of its own cuts; None where a rule of the trainer forbids it."""
-    if hope.bound >= state.limit or state.late:
-        return hope
-    asked = _asked(state, hope.seated)
-    if asked is None:
-        return None
-    more = max(0.0, least_step(*asked) - hope.bound)
-    return _Hope(hope.step + more, hope.bound + more, hope.seated)
+def _cut_exactly(state: _State, left: Sequence[tuple[float, _Hope]]) -> Iterator[float]:
+    """The same with programs where chunks are few and a cut may be faster, the least bounds first."""
+    for bound, hope in sorted(left, key=lambda each: each[0]):
+        open_ = bound < state.limit * (1.0 - PROVEN) and not state.late
+        if open_ and hope.size <= EXACT:
+            bound = max(bound, _look(state, hope.seated, "programs"))
+        yield bound
 
 
 def _asked(state: _State, each: _Seated) -> tuple[Prices, Mixing, Array] | None:
@@ -359,28 +393,7 @@ def _asked(state: _State, each: _Seated) -> tuple[Prices, Mixing, Array] | None:
     row = state.rows.take(np.array([each.row]))
     if each.chunks is not None:
         row = replace(row, vpp=np.array([each.chunks]))
-    stages = np.zeros((len(state.parts), 1), dtype=np.int64)
-    stages[list(each.seats.pools), 0] = each.seats.stages
-    if not may_run(state.site, row, stages)[0]:
-        return None
     known = tuple(part.take(np.array([each.row])) for part in state.parts)
     trainer = state.site.tasks[0].trainer
-    mixing = _mixing(trainer.mixes_recompute, state.pins, int(row.recompute[0]))
+    mixing = mixing_of(trainer.mixes_recompute, state.pins, int(row.recompute[0]))
     return placed(state.site, row, each.seats, known), mixing, rooms(state.site, each.seats)
-
-
-def _modes(trainer: Trainer, pins: Pins, own: int) -> list[int]:
-    """Modes of recompute that the layers of a layout may have."""
-    mixing = _mixing(trainer.mixes_recompute, pins, own)
-    if mixing == "alike":
-        return [own]
-    words = ("none", "full") if mixing == "count" else tuple(trainer.recompute)
-    return [RECOMPUTE.index(word) for word in words if word in trainer.recompute]
-
-
-def _mixing(mixing: Mixing, pins: Pins, own: int) -> Mixing:
-    """How the layers of a layout may differ in what they recompute."""
-    if pins.fixed("recompute") is not None:
-        return "alike"
-    selective = own == RECOMPUTE.index("selective")
-    return "alike" if mixing == "count" and selective else mixing

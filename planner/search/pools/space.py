@@ -12,8 +12,8 @@ from planner.candidates import RECOMPUTE, SCHEDULES, Candidates, concatenate, di
 from planner.search.pins import Pin, Pins
 from planner.search.pools.place import Seats, Site
 from planner.search.space import build_space
-from planner.trainers.rules import allowed
-from planner.trainers.trainer import Task
+from planner.search.stages.options import Mixing
+from planner.trainers.trainer import Task, Trainer
 from planner.trainers.wording import divisors
 from planner.units import BoolArray, IntArray, unique
 
@@ -116,7 +116,9 @@ def orders(stages: IntArray) -> Iterator[Seats]:
 
 
 def may_run(site: Site, row: Candidates, stages: IntArray) -> BoolArray:
-    """Whether a layout, a table of one row, keeps every rule of the trainer with so many stages on each of its pools.
+    """Whether a layout, a table of one row, keeps the trainer's rules with so many stages on each of its pools.
+
+    Only those are asked that look at the number of stages: the layout keeps the others as one of two stages.
 
     Shapes: ``stages`` ``(pools, n)``; result ``(n,)``.
     """
@@ -124,5 +126,27 @@ def may_run(site: Site, row: Candidates, stages: IntArray) -> BoolArray:
     every = unique(numbers)
     rows = replace(row.take(np.zeros(len(every), dtype=np.int64)), pp=every)
     tasks = (replace(t, uneven_chunks=True, chips=tuple(rows.ranks.tolist())) for t in site.tasks)
-    runs = np.stack([allowed(task, rows) for task in tasks])
-    return np.asarray((runs[:, np.searchsorted(every, numbers)] | (stages == 0)).all(axis=0))
+    keeps = np.stack(
+        [
+            np.all([r.keeps(task, rows) for r in task.trainer.rules if "pp" in r.needs], axis=0)
+            for task in tasks
+        ]
+    )
+    return np.asarray((keeps[:, np.searchsorted(every, numbers)] | (stages == 0)).all(axis=0))
+
+
+def modes_of(trainer: Trainer, pins: Pins, own: int) -> list[int]:
+    """Modes of recompute that the layers of a layout may have."""
+    mixing = mixing_of(trainer.mixes_recompute, pins, own)
+    if mixing == "alike":
+        return [own]
+    words = ("none", "full") if mixing == "count" else tuple(trainer.recompute)
+    return [RECOMPUTE.index(word) for word in words if word in trainer.recompute]
+
+
+def mixing_of(mixing: Mixing, pins: Pins, own: int) -> Mixing:
+    """How the layers of a layout may differ in what they recompute."""
+    if pins.fixed("recompute") is not None:
+        return "alike"
+    selective = own == RECOMPUTE.index("selective")
+    return "alike" if mixing == "count" and selective else mixing

@@ -38,17 +38,13 @@ class Chunked(Runs):
         assert self.p.cut is not None
         even = self.p.cut.layers
         after, bound = self._after(), self.bound()
-        least = np.minimum(even, 1)
         for count in self._counts(int(even.max())):
             if self._levelled(count) + after >= reached:
                 continue
             pricing = Priced(self, count)
             if self.vpp > 1 and self.p.task.trainer.uneven_stages:
-                others = [cut for cut in self._filled(pricing) if (cut >= least).all()]
-                start = others[0] if others and self.p.mix is not None else even
-                found = solve(pricing, pricing.stage, start, least, bound, reached, others)
+                found = self._by_moves(pricing, bound, reached)
                 if found is not None:
-                    found = self._exhausted(pricing, found, bound, reached)
                     gap = 1.0 - max(bound, found.bound) / found.makespan
                     yield pricing.cut(found.layers, found.again), max(0.0, gap)
                 fits = np.isfinite(pricing.seconds).all()
@@ -56,6 +52,18 @@ class Chunked(Runs):
                 yield pricing.cut(even), 0.0
             if fits:
                 return  # recomputing more is no faster
+
+    def _by_moves(
+        self, pricing: Priced, bound: float, reached: float, more: Sequence[IntArray] = ()
+    ) -> Levelled | None:
+        """The best cut that moving layers finds, from cuts that level stages, the even one and some more."""
+        assert self.p.cut is not None
+        even = self.p.cut.layers
+        least = np.minimum(even, 1)
+        others = [cut for cut in (*self._filled(pricing), *more) if (cut >= least).all()]
+        start = others[0] if others and self.p.mix is not None else even
+        found = solve(pricing, pricing.stage, start, least, bound, reached, others)
+        return found and self._exhausted(pricing, found, bound, reached)
 
     def bound(self) -> float:
         """Seconds of the schedule and what follows it, less jitter, that no cut beats."""

@@ -112,6 +112,23 @@ def solve(
     return None if found is None else Levelled(np.array(found[1]), found[0], 0.0)
 
 
+def shifted(pricing: Pricing, stage: IntArray, best: Levelled, least: IntArray) -> Levelled:
+    """What moving single layers between two chunks of the same stage makes of a cut: none is busier for it."""
+    one = np.eye(len(stage), dtype=np.int64)
+    giver, taker = np.nonzero((stage[:, None] == stage) & (one == 0))
+    for _ in range(ROUNDS[True]):
+        near = best.layers - one[giver] + one[taker]
+        near = near[(near >= least).all(axis=1)]
+        near = near[np.isfinite(pricing.loads(near)).all(axis=1)] if len(near) else near
+        near = near[np.argsort(pricing.bounds(near), kind="stable")[:BATCH]] if len(near) else near
+        seconds = pricing.makespans(near) if len(near) else np.array([np.inf])
+        if seconds.min() >= best.makespan * (1.0 - EQUAL):
+            break
+        found = near[int(seconds.argmin())]
+        best = replace(best, layers=found, makespan=float(seconds.min()), again=None)
+    return best
+
+
 def _improved(
     pricing: Pricing,
     stage: IntArray,

@@ -13,8 +13,9 @@ from planner.cost.prices import Prices, with_cut
 from planner.cost.step import makespans, memory_of_stages, stage_times, step_seconds
 from planner.cost.table import KEY_AXIS
 from planner.search.stages.chunked import Chunked
-from planner.search.stages.on_pools import OnPools
+from planner.search.stages.on_pools import ChunkedOnPools, Looked, OnPools
 from planner.search.stages.options import Mixing
+from planner.search.stages.paths import Met
 from planner.search.stages.single import Single
 from planner.units import Array
 
@@ -52,8 +53,13 @@ def refine(
     if alone or schedule.adaptive or p.rows.offload[0]:
         return None
     wide, slower, rest = _wide(p)
-    search = _cuts(wide, mixing, limit)
-    longest = (reached - rest) / slower
+    return _best(_cuts(wide, mixing, limit), wide, limit, (reached - rest) / slower)
+
+
+def _best(
+    search: Chunked | Single, wide: Prices, limit: float | Array, longest: float
+) -> Refined | None:
+    """The best of the cuts that are found, within so many seconds of the schedule and what follows it."""
     best, least = None, np.inf
     for cut, gap in search.cuts(longest):
         rows = replace(wide.rows, recompute=np.array([cut.base]))
@@ -66,10 +72,23 @@ def refine(
     return best and replace(best, gap=max(0.0, 1.0 - least / best.step))
 
 
-def least_step(p: Prices, mixing: Mixing, limit: float | Array) -> float:
-    """Seconds of a step that no cut of a layout of several chunks beats; arguments as of :func:`refine`."""
+def refine_chunks(
+    p: Prices, mixing: Mixing, limit: float | Array, reached: float, met: Met, how: Looked
+) -> tuple[Refined | None, float]:
+    """The same of several chunks a stage on pools, and seconds of a step that no cut beats.
+
+    Args:
+        p: as of :func:`refine`, as the next three are.
+        mixing: how layers may differ in what they recompute.
+        limit: bytes.
+        reached: seconds of a step.
+        met: paths of schedules that are known, and are then.
+        how: how cuts are looked for.
+    """
     wide, slower, rest = _wide(p)
-    return Chunked(wide, mixing, limit).bound() * slower + rest
+    search = ChunkedOnPools(wide, mixing, limit, met, how)
+    found = _best(search, wide, limit, (reached - rest) / slower)
+    return found, search.beaten * slower + rest
 
 
 def _wide(p: Prices) -> tuple[Prices, float, float]:
