@@ -27,7 +27,7 @@ fp16: 80 layers on ten stages take 1.1 % longer than in fp16, eight layers on on
 TOLD: Mapping[str, tuple[str, Json]] = {
     "dispatcher": ("sends_once", True),
     "exchanges": ("exchange", EXCHANGE),
-    "blocking": ("blocking", True),
+    "blocking": ("waits_for", "kernels"),
     "captured": ("operator", 0.0),
     "zero_bubble": ("step_barrier", False),
 }

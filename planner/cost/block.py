@@ -20,7 +20,7 @@ from planner.cost.setting import Setting, shards
 from planner.cost.strategies import EXPERT, BlockKey, Move, Phase, Structure, roles_of, structure
 from planner.graph.operator import Block, Operator
 from planner.graph.placement import AxisName, Split
-from planner.trainers.trainer import EVERYTHING
+from planner.trainers.trainer import EVERYTHING, WaitsFor
 from planner.units import Array
 
 COMMUNICATION: dict[AxisName, str] = {
@@ -44,10 +44,13 @@ choose and weigh the losses that balance experts; an exchange counts, sorts and 
 way there and six on the way back, gathers the counts of all ranks and sends the routing weights apart. Source:
 Megatron-Core, router.py, token_dispatcher.py (all-to-all) and moe_utils.py, with an operator of 106 us against some
 12 us for each of these kernels."""
-BLOCKED = 2.5
-"""How many times longer the host takes for what it launches where it waits for every kernel: for each to start and end
-too. Source: 69 of BLOOM's layouts that are not among the measured runs (bigscience, chronicles-prequel.md, 12,288 to
-14,400 wide), 2.3 to 3.0 with the kernels' number for odd heads that fits them best."""
+MANY = 8
+"""Ranks of a tensor-parallel group from which on the slowest of their hosts' processes shows."""
+WAITING: Mapping[WaitsFor, float] = {"kernels": 2.5, "collectives": 1.0}
+"""How many times longer the host takes for what it launches where it waits. For every kernel: for each to start and end
+too; source: 69 of BLOOM's layouts that are not among the measured runs (bigscience, chronicles-prequel.md, 12,288 to
+14,400 wide), 2.3 to 3.0 with the kernels' number for odd heads that fits them best. For collectives: what it launches
+between two of them finds the chip idle, and the chip runs dry before the next."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -142,7 +145,9 @@ def block_cost(s: Setting, block: Block, *, sp: bool) -> BlockCost:
         sum(t.exposed_forward for t in traffic.values()),
         sum(t.exposed_backward for t in traffic.values()),
     )
-    host, whole = trainer.overhead.operator, frozenset({EVERYTHING})
+    whole = frozenset({EVERYTHING})
+    slowest = np.where(s.degrees["tp"] >= MANY, trainer.overhead.slowest, 1.0)
+    host = trainer.overhead.operator * slowest
     launched = host * _launches(s, form, whole, "forward")
     returned = 2.0 * host * _launches(s, form, whole, "backward")
     busy = _launching(s, backward, returned, waits[1])
@@ -276,8 +281,13 @@ def _launched(s: Setting, op: Operator, phase: Phase) -> float:
 
 def _launching(s: Setting, chip: Array, host: Array, wait: Array | float) -> Array:
     """Seconds in which the chip computes and the host launches: beside it and beside communication, or in turn."""
-    blocking = s.task.trainer.overhead.blocking
-    return chip + BLOCKED * host if blocking else np.maximum(chip, host - wait)
+    waits_for = s.task.trainer.overhead.waits_for
+    if waits_for == "nothing":
+        return np.maximum(chip, host - wait)
+    in_turn = chip + WAITING[waits_for] * host
+    if waits_for == "kernels":
+        return in_turn
+    return np.where(np.asarray(wait) > 0, in_turn, np.maximum(chip, host))
 
 
 def _is_expert(form: Structure, name: str) -> bool:

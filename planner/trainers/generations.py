@@ -26,11 +26,12 @@ PARTS = {
     "overhead": (
         "step",
         "operator",
+        "slowest",
         "memory_passes",
         "score_passes",
         "jitter",
         "accumulation",
-        "blocking",
+        "waits_for",
         "exchange",
     ),
     "memory": (

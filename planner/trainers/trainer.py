@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from planner.candidates import Candidates, Recompute, Schedule
 from planner.errors import Fault
@@ -17,6 +17,7 @@ from planner.hardware.cluster import Cluster
 from planner.recipe import OptimizerName, Recipe
 from planner.units import BoolArray
 
+WaitsFor: TypeAlias = Literal["nothing", "collectives", "kernels"]
 EVERYTHING = "*"
 """Tag that stands for all operators."""
 EVERY_SECOND = "every second product"
@@ -121,6 +122,9 @@ class Overhead:
     operator: float
     """Seconds in which the host launches an operator or a collective: a block takes no less than all of its, backwards
     twice that."""
+    slowest: float = 1.0
+    """How many times longer that takes with eight and more ranks of tensor parallelism, which wait at every collective
+    for the slowest of their processes."""
     memory_passes: float
     """Bytes moved by memory-bound operators over what the graph says (fusion below 1, eager code above)."""
     score_passes: float | None = None
@@ -130,9 +134,9 @@ class Overhead:
     accumulation: float = 0.0
     """Bytes that a pass of its own moves to add a micro-batch's gradient of a parameter to those before; 0 where the
     product that makes it adds it."""
-    blocking: bool = False
-    """The host waits for every kernel before it launches the next (CUDA_LAUNCH_BLOCKING=1): its time adds to the
-    chip's instead of running beside it."""
+    waits_for: WaitsFor = "nothing"
+    """What the host waits for before it launches the next: every kernel (CUDA_LAUNCH_BLOCKING=1), or collectives, whose
+    seconds a program takes. Its time adds to the chip's then, instead of running beside it and beside communication."""
     exchange: float | None = None
     """Seconds that the host needs to go on after interleaved stages have exchanged results, which they wait for; None
     where these are sent beside compute."""

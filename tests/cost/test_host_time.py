@@ -9,7 +9,7 @@ import pytest
 
 from planner.candidates import Candidates, single
 from planner.cost import kernels
-from planner.cost.block import BLOCKED, SORTED, BlockCost, block_cost, block_structure
+from planner.cost.block import SORTED, WAITING, BlockCost, block_cost, block_structure
 from planner.cost.setting import axis_members, setting
 from planner.cost.states import state_cost
 from planner.question import Question, understand
@@ -19,7 +19,7 @@ HOST = 0.01
 """Seconds an operator: far more than any of them runs."""
 
 
-def task(**overhead: float | bool) -> Task:
+def task(**overhead: float | str) -> Task:
     found = understand(
         Question(model="llama-3-8b", cluster="h100-sxm:16", trainer="megatron", global_batch=16)
     ).task
@@ -64,10 +64,10 @@ def test_routers_and_exchanges_of_tokens_launch_several_kernels_unless_one_does_
 def test_launches_add_to_compute_where_the_host_waits_for_every_kernel() -> None:
     rows = single(dp=8, tp=2, shard_group=8)
     host = 1e-5
-    each = BLOCKED * host
+    each = WAITING["kernels"] * host
     free, beside, waiting = (
-        layer(task(operator=seconds, blocking=blocking), rows)
-        for seconds, blocking in ((0.0, False), (host, False), (host, True))
+        layer(task(operator=seconds, waits_for=what), rows)
+        for seconds, what in ((0.0, "nothing"), (host, "nothing"), (host, "kernels"))
     )
     form = block_structure(setting(task(), rows), task().model.blocks[0], sp=False)
     count = len(task().model.blocks[0].operators)
@@ -79,6 +79,26 @@ def test_launches_add_to_compute_where_the_host_waits_for_every_kernel() -> None
     again = waiting.recompute["full"][0] - free.recompute["full"][0]
     assert again == pytest.approx(each * forward)
     assert waiting.recompute["none"][0] == 0
+
+
+def test_launches_add_to_compute_between_collectives_that_the_host_waits_for() -> None:
+    host = 1e-5
+    for rows, adds in ((single(dp=8, tp=2, shard_group=8), True), (single(dp=16), False)):
+        free, waiting = (
+            layer(task(operator=seconds, waits_for="collectives"), rows) for seconds in (0.0, host)
+        )
+        operators = len(task().model.blocks[0].operators)
+        launched = host * (operators + 2) if adds else 0.0
+        assert waiting.forward[0] - free.forward[0] == pytest.approx(launched)
+        assert waiting.backward[0] - free.backward[0] == pytest.approx(2 * launched)
+
+
+@pytest.mark.parametrize(("tp", "times"), [(4, 1.0), (8, 1.25)])
+def test_the_slowest_of_eight_processes_launches(tp: int, times: float) -> None:
+    rows = single(dp=16 // tp, tp=tp, shard_group=16 // tp)
+    alike, apart = (layer(task(operator=HOST, slowest=factor), rows) for factor in (1.0, 1.25))
+    waited = alike.traffic["tp"].exposed_forward[0]
+    assert apart.forward[0] + waited == pytest.approx(times * (alike.forward[0] + waited))
 
 
 def test_collectives_are_launched_where_their_axis_is_split() -> None:

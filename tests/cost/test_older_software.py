@@ -173,6 +173,34 @@ def test_deepspeed_s_fork_is_told_by_its_year(source: str, generation: str) -> N
     assert as_run(case.software, case.traits).name.split()[0] == generation
 
 
+def test_the_timers_of_amp_wait_for_collectives_and_no_kernel_fuses_its_softmax() -> None:
+    parallel = {"framework": "Megatron-DeepSpeed"}
+    amp, bloom = (
+        as_run(case.software, case.traits).overhead
+        for case in (case_of(run(parallel=parallel, source=s)) for s in ("AMP", "BLOOM"))
+    )
+    assert (amp.waits_for, bloom.waits_for) == ("collectives", "nothing")
+    assert amp.score_passes == pytest.approx((13 + 19) / (9 + 11))
+    assert bloom.score_passes is None
+
+
+@pytest.mark.parametrize(
+    ("parallel", "kernel"),
+    [
+        ({"framework": "llm-foundry"}, "triton"),
+        ({"framework": "AA-Scaling", "kernel": "flash_attentionv1.0.8"}, "flash-1"),
+        ({"framework": "AA-Scaling", "kernel": "flash_attention2"}, "flash-2"),
+    ],
+)
+def test_kernels_of_one_algorithm_are_told_apart(parallel: dict[str, str], kernel: str) -> None:
+    case = case_of(run(parallel=parallel, hardware={"chip_key": "a100-sxm-80gb"}))
+    assert as_run(case.software, case.traits).kernel == kernel
+    rates = [
+        kernels.ATTENTION_KERNELS[k].get("ampere", 1.0) for k in ("flash-1", "triton", "flash-2")
+    ]
+    assert rates == sorted(set(rates))
+
+
 @pytest.mark.parametrize(
     ("source", "chips", "notes", "waits"),
     [
@@ -189,7 +217,7 @@ def test_the_host_waits_where_row_or_source_say_so(
         source=source, notes=notes, hardware={"num_chips": chips}, parallel={"dp": chips // 4}
     )
     case = case_of(row)
-    assert as_run(case.software, case.traits).overhead.blocking == waits
+    assert (as_run(case.software, case.traits).overhead.waits_for == "kernels") == waits
 
 
 def test_deepspeed_s_bf16_optimizer_all_reduces_whole_fp32_gradients_and_sends_parts() -> None:
