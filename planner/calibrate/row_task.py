@@ -202,7 +202,7 @@ def _layout(run: Run, software: Software, found: _Open) -> dict[str, int]:
     spread = _most_experts(run, dp) if software.experts_over_data else 1
     ep = found.take("ep", p.ep, spread) if run.model.type == "moe" else 1
     usual = tp if software.experts_as_dense and (dp * cp) % ep == 0 else 1
-    etp = found.take("etp", p.other("etp"), usual) if run.model.type == "moe" and tp > 1 else 1
+    etp = found.take("etp", p.etp, usual) if run.model.type == "moe" and tp > 1 else 1
     if (dp * cp * tp) % (ep * etp):
         raise NotPricedError(f"missing fact: ep {ep} × etp {etp} does not divide a stage's chips")
     sp_default = software.sequence_parallel and tp > 1
@@ -271,8 +271,8 @@ def _sharding(run: Run, software: Software, found: _Open) -> int:
 def _shard_group(run: Run, data: int) -> int:
     """Ranks that share states: a field of its own, or ``FSDP=128 GPUs … with DP on top`` in the notes."""
     told = _FSDP_UNDER_DP.search(run.remarks)
-    keys = ("zero_group", "fsdp_group", "fsdp_degree")
-    for size in (*(run.parallel.other(key) for key in keys), told and int(told[1])):
+    p = run.parallel
+    for size in (p.zero_group, p.fsdp_group, p.fsdp_degree, told and int(told[1])):
         if size and size > 1 and data % int(size) == 0:
             return int(size)
     return data

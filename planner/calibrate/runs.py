@@ -123,6 +123,7 @@ class ParallelFacts(Part):
     pp: Count | None = None
     cp: Count | None = None
     ep: Count | None = None
+    etp: Count | None = None
     vpp: Annotated[Depth, Field(ge=1)] | None = None
     sp: bool | None = None
     zero: int | str | None = None
@@ -134,6 +135,10 @@ class ParallelFacts(Part):
     framework: str | None = None
     overlap: str | None = None
     offload: str | None = None
+    fsdp: dict[str, str] | None = None
+    zero_group: Size | None = None
+    fsdp_group: Size | None = None
+    fsdp_degree: Size | None = None
 
 
 class MeasuredFacts(Part):

@@ -29,7 +29,7 @@ CUDA_LAUNCH_BLOCKING=1. Source: bigscience, train/tr11-176B-ml, chronicles-prequ
 def traits_of(run: Run, software: Software) -> dict[str, Json]:
     """What a run's row says of its software, by name; what :func:`planner.calibrate.as_run.as_run` looks at."""
     overlap = (run.parallel.overlap or "").lower()
-    fsdp: Json = run.parallel.other("fsdp") or {}
+    fsdp = run.parallel.fsdp or {}
     everything = f"{run.parallel.framework} {overlap} {run.remarks}".lower()
     return {
         "software": software.name,

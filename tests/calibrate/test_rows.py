@@ -206,6 +206,19 @@ def test_classic_gpt_and_bloom() -> None:
     assert bloom.num_params < arch.num_params, "ALiBi has no table of positions"
 
 
+@pytest.mark.parametrize(
+    ("key", "value"), [("fsdp", "FULL_SHARD"), ("fsdp_group", "node"), ("etp", 0)]
+)
+def test_fields_that_few_rows_have_are_checked_as_well(
+    tmp_path: Path, key: str, value: object
+) -> None:
+    path = tmp_path / "runs.jsonl"
+    path.write_text(json.dumps(ROW | {"parallel": ROW["parallel"] | {key: value}}))
+    with pytest.raises(PlannerError, match=rf"parallel\.{key}") as caught:
+        read_runs(path)
+    assert caught.value.faults[0].code == "F02"
+
+
 def test_windows_and_dense_layers_alternate_or_lead() -> None:
     from planner.calibrate.shapes import architecture
 
