@@ -108,6 +108,7 @@ def settings(view: View, shape: Shape) -> dict[str, Json]:
     if shape.experts:
         data["moe_config"] = {
             "expert_num": shape.experts,
+            "routing_policy": "TopkRouterV2",
             "num_experts_chosen": shape.top_k,
             "shared_expert_num": shape.shared_ffn // shape.expert_ffn,
             "moe_intermediate_size": shape.expert_ffn,

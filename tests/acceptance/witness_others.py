@@ -12,6 +12,7 @@ import pytest
 from plans import plan
 from witness import Facts, batches, degrees, fake_group, group, shards, stages, weights
 
+from planner.export.shape import shape_of
 from planner.export.targets import export
 from planner.export.view import View
 
@@ -172,7 +173,7 @@ def _parts(view: View, name: str) -> list[int]:
 
 
 def mindformers(name: str, monkeypatch: pytest.MonkeyPatch, folder: Path) -> Facts:
-    """Its three stages of checks, and its own division of layers."""
+    """Its three stages of checks, its own division of layers, and its own model's strategies, without memory."""
     import mindspore as ms
     from mindformers.parallel_core.training_graph.transformer import utils
     from test_mindformers import checked
@@ -193,6 +194,12 @@ def mindformers(name: str, monkeypatch: pytest.MonkeyPatch, folder: Path) -> Fac
             batches(view),
         ),
     }  # fmt: skip
+    held = [weights(view, stage) for stage in range(d.pp)]
+    shape = shape_of(view)
+    held[0] -= (
+        shape.vocab * shape.hidden / d.tp * (1 - 1 / d.cp)
+    )  # its table is cut over cp as well
+    found["parameters"] = (_mindformers_weights(view, config, monkeypatch), held)
     monkeypatch.setattr(utils, "is_legacy_model", lambda: True)
     ms.set_auto_parallel_context(pipeline_config=dict(config.parallel.pipeline_config))
     setting = utils.LayerSetting(model.num_layers, model.offset, p, model.pp_interleave_num)
@@ -203,3 +210,31 @@ def mindformers(name: str, monkeypatch: pytest.MonkeyPatch, folder: Path) -> Fac
         for stage in range(d.pp)
     ]
     return found | {"stages": (cut, stages(view))}
+
+
+def _mindformers_weights(view: View, config: Any, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Numbers of a rank of every stage: shapes of weights, cut as the primitive that reads each of them is."""
+    import mindspore as ms
+    from mindformers.models.llama import LlamaConfig, LlamaForCausalLM
+    from mindformers.modules.transformer import op_parallel_config
+
+    monkeypatch.setattr(op_parallel_config.D, "get_group_size", lambda *_: view.world)
+    ms.set_context(mode=ms.GRAPH_MODE)
+    ms.set_auto_parallel_context(pipeline_stages=view.degrees.pp)
+    sizes = {key: value for key, value in config.model.model_config.items() if key != "type"}
+    net = LlamaForCausalLM(
+        LlamaConfig(**sizes, moe_config=config.moe_config, parallel_config=config.parallel_config)
+    )
+    counts = [0] * view.degrees.pp
+    for _, cell in net.cells_and_names():
+        for weight in cell._params.values():
+            place = weight.name.split(".")
+            part = net.model.layers[int(place[2])] if "layers" in place else cell
+            reads = {"gather": 0, "matmul": 1, "norm": 1}
+            (cut,) = (
+                cell._primitives[n].in_strategy[at]
+                for n, at in reads.items()
+                if n in cell._primitives
+            )
+            counts[part.pipeline_stage] += math.prod(weight.shape) // math.prod(cut)
+    return counts
