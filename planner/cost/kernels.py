@@ -43,7 +43,7 @@ ATTENTION_KERNELS: dict[str, dict[str, float]] = {
 training runs; forward and backward at 0.33 of peak on A100 (Triton's), 0.185 on H100 (FlashAttention-1); the second is
 1.7 to 3.0 times as fast as FlashAttention-1 on A100 (arXiv 2307.08691, section 4.1), here their geometric mean;
 attention with learned sinks before cuDNN's fused kernel had them (9.18; verl issue 5224): gpt-oss on GB200 and B300.
-Triton's first FlashAttention is to the second what the first is on A100: neither uses what Hopper brought."""
+Triton's on Hopper is to FlashAttention-2 what it is on A100: neither uses what Hopper brought."""
 CAST_BYTES = 4.5
 """Bytes moved for every element of a product's input that is quantised to fp8 or fp4 (read, write, transpose).
 Source: fit on fp8 against bf16 runs, 1.5 × 3 bytes."""
