@@ -44,6 +44,10 @@ choose and weigh the losses that balance experts; an exchange counts, sorts and 
 way there and six on the way back, gathers the counts of all ranks and sends the routing weights apart. Source:
 Megatron-Core, router.py, token_dispatcher.py (all-to-all) and moe_utils.py, with an operator of 106 us against some
 12 us for each of these kernels."""
+FOUR, APART = 4, 4.0
+"""Matrices of scores, of one head and sequence each, of which Megatron's fused softmax takes a multiple, and what torch
+launches beside the softmax otherwise: wider numbers, scale, mask, narrower numbers. Source: Megatron-LM,
+megatron/model/fused_softmax.py, is_kernel_available and forward_torch_softmax with softmax_in_fp32."""
 MANY = 8
 """Ranks of a tensor-parallel group from which on the slowest of their hosts' processes shows."""
 WAITING: Mapping[WaitsFor, float] = {"kernels": 2.5, "collectives": 1.0}
@@ -263,7 +267,7 @@ def _launches(s: Setting, form: Structure, tags: frozenset[str], phase: Phase) -
         for op in form.block.operators
         if not op.tags & UNLAUNCHED
     )
-    count = np.full_like(s.sequences, sum(started))
+    count = np.full_like(s.sequences, sum(started)) + _apart(s, form.block, again, phase)
     for move in form.moves if EVERYTHING in tags else ():
         if move.phase == phase:
             count = count + (s.degrees[move.axis] > 1)
@@ -277,6 +281,17 @@ def _launched(s: Setting, op: Operator, phase: Phase) -> float:
     if phase == "forward":
         return count
     return op.backward / 2.0 if op.kind == "matmul" else count * float(op.backward > 0.0)
+
+
+def _apart(s: Setting, block: Block, again: Mapping[str, float], phase: Phase) -> Array | float:
+    """What is launched beside the softmax where no kernel fuses it with what stands around it."""
+    softmax = [again[op.name] for op in block.operators if op.name == "attn.softmax"]
+    fused = s.task.trainer.overhead.softmax
+    if not softmax or fused == "always":
+        return 0.0
+    more = sum(softmax) * (APART if phase == "forward" else APART / 2.0)
+    matrices = s.rows.micro_batch * block.sizes["heads"] / s.degrees["tp"]
+    return np.where((matrices % FOUR == 0) & (fused == "by four"), 0.0, more)
 
 
 def _launching(s: Setting, chip: Array, host: Array, wait: Array | float) -> Array:

@@ -246,10 +246,10 @@ def searched(plan: Plan, width: int) -> list[Line]:
     if not proof.fitting:
         return [(Span(f"  {counts}"),)]
     if proof.optimal:
-        bound = f"No plan is faster in this cost model (gap {percent(proof.gap, 0)})."
+        bound = f"None of them is faster in this cost model (gap {percent(proof.gap, 0)})."
         if proof.cut_gap >= TOLD:
             bound = (
-                f"No layout with even stages is faster in this cost model (gap {percent(proof.gap, 0)}), "
+                f"None of them with even stages is faster in this cost model (gap {percent(proof.gap, 0)}), "
                 f"none with any stages by more than {percent(proof.cut_gap)}."
             )
     else:

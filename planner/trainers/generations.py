@@ -29,6 +29,7 @@ PARTS = {
         "slowest",
         "memory_passes",
         "score_passes",
+        "softmax",
         "jitter",
         "accumulation",
         "waits_for",

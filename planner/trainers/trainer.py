@@ -129,6 +129,9 @@ class Overhead:
     """Bytes moved by memory-bound operators over what the graph says (fusion below 1, eager code above)."""
     score_passes: float | None = None
     """The same of what passes over unfused scores of attention, where one kernel does or many do; None for the same."""
+    softmax: Literal["always", "by four", "never"] = "always"
+    """Where one kernel scales, masks and sums the scores of unfused attention: for multiples of four matrices only, as
+    Megatron's does, or never."""
     jitter: float
     """Share by which a pipeline's steady state is slower than its parts."""
     accumulation: float = 0.0

@@ -9,11 +9,13 @@ import pytest
 
 from planner.candidates import Candidates, single
 from planner.cost import kernels
-from planner.cost.block import SORTED, WAITING, BlockCost, block_cost, block_structure
+from planner.cost.block import APART, SORTED, WAITING, BlockCost, block_cost, block_structure
 from planner.cost.setting import axis_members, setting
 from planner.cost.states import state_cost
+from planner.graph.architecture import Attention, Mlp
 from planner.question import Question, understand
 from planner.trainers.trainer import Task
+from tests.cost.blocks import model_of
 
 HOST = 0.01
 """Seconds an operator: far more than any of them runs."""
@@ -99,6 +101,31 @@ def test_the_slowest_of_eight_processes_launches(tp: int, times: float) -> None:
     alike, apart = (layer(task(operator=HOST, slowest=factor), rows) for factor in (1.0, 1.25))
     waited = alike.traffic["tp"].exposed_forward[0]
     assert apart.forward[0] + waited == pytest.approx(times * (alike.forward[0] + waited))
+
+
+@pytest.mark.parametrize(
+    ("softmax", "tp", "micro", "apart"),
+    [
+        ("always", 8, 1, False),
+        ("by four", 8, 1, True),
+        ("by four", 8, 2, False),
+        ("by four", 4, 1, False),
+        ("never", 4, 1, True),
+    ],
+)
+def test_scores_of_a_rank_that_no_fused_softmax_takes(
+    softmax: str, tp: int, micro: int, apart: bool
+) -> None:
+    """16 heads: 2 matrices of scores a sequence with tp 8, 4 with tp 4."""
+    model = model_of(Attention(heads=16, kv_heads=16, head_dim=64), Mlp(width=64), 64, fused=False)
+    rows = single(dp=16 // tp, tp=tp, micro_batch=micro)
+    plain, found = (
+        layer(replace(task(operator=HOST, softmax=how), model=model), rows)
+        for how in ("always", softmax)
+    )
+    more = APART * HOST if apart else 0.0
+    assert found.forward[0] - plain.forward[0] == pytest.approx(more)
+    assert found.backward[0] - plain.backward[0] == pytest.approx(more)
 
 
 def test_collectives_are_launched_where_their_axis_is_split() -> None:

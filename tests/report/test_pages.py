@@ -49,9 +49,9 @@ def test_a_plan_of_divided_stages_says_what_is_proven_of_them() -> None:
     proof = plan.proof.model_copy(update={"cut_gap": 0.004})
     divided = plan.model_copy(update={"degrees": degrees, "proof": proof})
     words = " ".join(plain(render(divided, width=100)).split())
-    even = "No layout with even stages is faster in this cost model (gap 0 %)"
+    even = "None of them with even stages is faster in this cost model (gap 0 %)"
     assert f"{even}, none with any stages by more than 0.4 %." in words
-    proven = "No plan is faster in this cost model (gap 0 %)."
+    proven = "None of them is faster in this cost model (gap 0 %)."
     assert proven in " ".join(plain(render(plan, width=100)).split())
 
 
