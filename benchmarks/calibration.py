@@ -109,12 +109,12 @@ def table() -> str:
         )
     for name, of in (("mean", np.nanmean), ("median", np.nanmedian)):
         values = of(np.array(columns), axis=0).tolist()
-        lines.append(f"| **{name}** |  | {' | '.join(map(shown, values))} |")
+        lines.append(f"| **{name}** |  | {' | '.join(shown(v, 2) for v in values)} |")
     return "\n".join(lines)
 
 
-def shown(value: float) -> str:
-    return "–" if math.isnan(value) else f"{100 * value:.1f} %"
+def shown(value: float, digits: int = 1) -> str:
+    return "–" if math.isnan(value) else f"{100 * value:.{digits}f} %"
 
 
 def main() -> None:
