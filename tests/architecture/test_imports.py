@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from collections.abc import Iterator
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -154,3 +156,14 @@ def test_heavy_libraries_wait() -> None:
         if at_once and name.partition(".")[0] in banned:
             wrong.append(f"{module} imports {name} when it is loaded")
     assert not wrong
+
+
+def test_a_plan_loads_no_program_solver() -> None:
+    """scipy.optimize takes .3 s and 40 MiB: only pools and operators within a memory limit need it."""
+    code = (
+        "import sys; from planner.api import Question, plan; "
+        "plan(Question(model='llama-3-8b', cluster='h100-sxm:8')); "
+        "sys.exit('scipy.optimize' in sys.modules)"
+    )
+    run = [sys.executable, "-c", code]
+    assert subprocess.run(run, check=False, cwd=ROOT).returncode == 0

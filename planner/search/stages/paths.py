@@ -17,7 +17,6 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 
 import numpy as np
-from scipy.optimize import Bounds, LinearConstraint, milp
 
 from planner.cost.orders import Schedule, group_size
 from planner.cost.program import compile_schedule, simulate
@@ -202,6 +201,8 @@ def _least(chunks: Chunks, paths: Paths, enough: float, whole: Whole) -> tuple[f
 
     No cut where none is below ``enough``, or none was found.
     """
+    from scipy.optimize import Bounds, LinearConstraint, milp
+
     slopes, fixed = paths.rows(chunks)
     stages, size = len(chunks.send), slopes.shape[1]
     unit = min(enough, float(slopes.max() * chunks.layers + fixed.max()))  # no path is longer
