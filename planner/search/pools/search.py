@@ -43,10 +43,9 @@ from planner.search.stages.options import Mixing
 from planner.search.stages.paths import Met
 from planner.search.stages.refine import refine, refine_chunks
 from planner.search.stages.solver import PROVEN
+from planner.search.stages.table import EQUAL
 from planner.units import Array, IntArray
 
-EQUAL = 1e-9
-"""Relative difference of two steps that counts as none."""
 BATCH = 64
 """Numbers of stages whose memory is looked at together."""
 TOGETHER = 32

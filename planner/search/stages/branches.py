@@ -12,7 +12,7 @@ import numpy as np
 
 from planner.cost.makespan import makespan
 from planner.cost.orders import Schedule
-from planner.search.stages.table import StageTable
+from planner.search.stages.table import EQUAL, StageTable
 from planner.units import Array, BoolArray, IntArray
 
 WIDTH = 100_000
@@ -27,8 +27,6 @@ PASSES = 1 << 22
 """Forward passes in schedules that are simulated in all, as far as these do not repeat."""
 PERIODS = 3
 """Micro-batches a stage after which a schedule repeats, about."""
-EQUAL = 1e-9
-"""Relative difference of two makespans that counts as none."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -17,6 +17,7 @@ from typing import Protocol, TypeAlias
 import numpy as np
 
 from planner.search.stages.probes import Settled
+from planner.search.stages.table import EQUAL
 from planner.units import Array, IntArray, unique
 
 EXHAUSTIVE = 1500
@@ -37,8 +38,6 @@ TAKERS = 6
 """Stages that may take a layer from the busiest one: those that are busy the least."""
 SHIFTS = 48
 """Cuts that shift a layer between neighbouring chunks that are looked at; those that relieve the busiest stages."""
-EQUAL = 1e-9
-"""Relative difference of two times that counts as none."""
 DIGITS = 9
 """The same in digits."""
 

@@ -14,8 +14,8 @@ from planner.cost.prices import block_seconds
 from planner.search.stages.early import least_seconds
 from planner.search.stages.options import Held, Priced
 from planner.search.stages.runs import Fastest, Runs
-from planner.search.stages.solver import EQUAL, PROVEN, Stages, possible, scan, solve
-from planner.search.stages.table import StageTable
+from planner.search.stages.solver import PROVEN, Stages, possible, scan, solve
+from planner.search.stages.table import EQUAL, StageTable
 from planner.units import Array, BoolArray, IntArray, unique
 
 SLACK = 2

@@ -25,7 +25,7 @@ from planner.cost.makespan import makespan
 from planner.cost.orders import Schedule
 from planner.search.stages.branches import WIDTH, branch
 from planner.search.stages.staying import staying_bound
-from planner.search.stages.table import StageTable
+from planner.search.stages.table import EQUAL, StageTable
 from planner.units import Array, IntArray, unique
 
 EXHAUSTIVE = 1500
@@ -47,8 +47,6 @@ CLOSE = 1e-4
 """Relative width at which the search for the least period ends."""
 ROUGH = 1e-2
 """The same where micro-batches are so few that the period bounds nothing."""
-EQUAL = 1e-9
-"""Relative difference of two steps that counts as none."""
 
 PROVEN = 1e-3
 """Share by which an unknown cut may be faster: a hundredth of what predictions of layouts scatter."""

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from planner.search.stages.table import StageTable
+from planner.search.stages.table import EQUAL, StageTable
 from planner.units import Array, IntArray
 
 LABELS = 32
 """Sums and paths of beginnings that are told apart, at most, where they end at the same layer."""
 WORK = 1 << 23
 """Beginnings and runs that are joined in all, about; where stages, layers and runs are many, fewer are told apart."""
-EQUAL = 1e-9
-"""Relative difference of two steps that counts as none."""
 
 
 def staying_bound(table: StageTable, found: float) -> float:

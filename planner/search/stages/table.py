@@ -10,6 +10,9 @@ from planner.cost.bounds import stage_bound, turning_bound
 from planner.cost.orders import Schedule
 from planner.units import Array, BoolArray, IntArray
 
+EQUAL = 1e-9
+"""Relative difference of two times that counts as none."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StageTable:
