@@ -144,10 +144,16 @@ def understand(question: Question, cluster: Cluster | None = None) -> Understood
 
         if wrong := impossible(task, operators):
             raise PlannerError(*wrong)
+    trained = Assumption(key="trained", text=f"{whole.num_trained:,} parameters train")
     return Understood(
         task=task,
         pins=replace(pins, operators=operators),
-        assumptions=(*told, *assumed, *assumed_hardware(question, trainer, cluster)),
+        assumptions=(
+            *told,
+            *assumed,
+            *((trained,) if recipe.lora else ()),
+            *assumed_hardware(question, trainer, cluster),
+        ),
         fingerprints=Fingerprints(
             model=fingerprint(asdict(arch)),
             cluster=fingerprint(asdict(cluster)),

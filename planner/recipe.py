@@ -29,10 +29,6 @@ MOMENT_BYTES: dict[OptimizerName, float] = {
 without momentum one a row and one a column of a matrix, which is next to nothing (arXiv 1804.04235)."""
 DEFAULT_BATCH_TOKENS = 4 * 2**20
 """Tokens in a global batch where the user names none."""
-
-
-TARGETS: tuple[str, ...] = ("attention", "mlp", "experts")
-"""Products that adapters are put beside."""
 QUANTISED_BITS = {16: 16.0, 8: 8.0, 4: 4.127}
 """Bits of a frozen weight as it is stored, quantisation constants included. Source: QLoRA (arXiv 2305.14314), section
 3: double quantisation leaves 0.127 bits a parameter."""
@@ -44,7 +40,7 @@ class Lora:
 
     rank: int = 16
     targets: tuple[str, ...] = ("attention",)
-    """Products that have one, of ``TARGETS``."""
+    """Products that have one: words of ``planner.graph.adapters``."""
     bits: int = 16
     """Bits in which the frozen weights are stored: 16, 8, or 4 (QLoRA)."""
 

@@ -36,7 +36,10 @@ _BATCH = WithJsonSchema(
 )
 
 
-Target: TypeAlias = Literal["attention", "mlp", "experts"]
+Target: TypeAlias = Literal[
+    "attention", "mlp", "experts", "q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj",
+    "down_proj", "q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj",
+]  # fmt: skip
 
 
 class LoraFile(Description):
@@ -47,7 +50,7 @@ class LoraFile(Description):
     targets: Annotated[list[Target], Field(min_length=1)] = Field(
         default_factory=lambda: list[Target](("attention",))
     )
-    """Products that have an adapter."""
+    """Products that have an adapter: all of a group, or single ones as PEFT names them."""
     bits: Literal[16, 8, 4] = 16
     """In which the frozen weights are stored: 16, 8, or 4 as QLoRA does."""
 

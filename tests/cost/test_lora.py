@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 
@@ -18,8 +19,10 @@ from planner.cost.states import state_bytes
 from planner.cost.step import exact, memory_of_stages, stage_times
 from planner.errors import PlannerError
 from planner.frontends.cluster_file import read_cluster
-from planner.graph.adapters import with_adapters
+from planner.frontends.recipe_file import Target
+from planner.graph.adapters import GROUPS, PAIRED, PRODUCTS, with_adapters
 from planner.graph.architecture import Attention, Mlp
+from planner.question import understand
 from planner.recipe import MOMENT_BYTES, QUANTISED_BITS, Lora, Recipe
 from planner.units import GIB
 from tests.cost.blocks import gpt, model_of, task_of
@@ -222,7 +225,8 @@ def test_adapters_beside_products_that_a_model_lacks_are_refused(tmp_path):
         PlannerError, match=r"no experts to put adapters beside: nothing would train"
     ) as refused:
         plan(asked)
-    assert refused.value.faults[0].fix == ("targets of lora can be attention or mlp.",)
+    singles = "q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj or down_proj"
+    assert refused.value.faults[0].fix == (f"targets of lora can be attention, mlp, {singles}.",)
 
 
 def test_what_a_recipe_says_of_adapters():
@@ -302,3 +306,63 @@ def test_frozen_products_launch_once_backwards_and_move_no_transposed_copy():
     shape = (chip, "fp8", 1, 4096, 4096, 4096, 3 * 4096**2)
     turned, frozen = kernels.matmul(*shape), kernels.matmul(*shape, cast_bytes=3.375)
     assert turned - frozen == pytest.approx(kernels.stream_seconds(chip, 1.125 * 4096**2))
+
+
+PEFT = {
+    "llama-2-7b": [
+        (8, ("q_proj", "v_proj"), 4_194_304),
+        (16, ("q_proj", "k_proj", "v_proj", "o_proj"), 16_777_216),
+        (16, ("attention", "mlp"), 39_976_960),
+    ],
+    "llama-3-8b": [
+        (16, ("q_proj", "v_proj"), 6_815_744),
+        (16, ("attention", "mlp"), 41_943_040),
+        (16, ("k_proj", "gate_proj"), 32 * 16 * (4096 + 1024 + 4096 + 14336)),
+    ],
+}
+"""Trainable parameters as PEFT prints them (the first in Alpaca-LoRA's README, 16 on all in Unsloth's notebooks); the
+others are rank × (inputs + outputs) a weight."""
+
+
+@pytest.mark.parametrize(
+    ("model", "rank", "targets", "count"),
+    [(model, *row) for model, rows in PEFT.items() for row in rows],
+)
+def test_trained_parameters_are_those_that_peft_counts(tmp_path, model, rank, targets, count):
+    text = f"lora: {{rank: {rank}, targets: [{', '.join(targets)}]}}"
+    asked = Question(model=model, cluster="h100-sxm:8", recipe_file=recipe(tmp_path, text))
+    found = understand(replace(asked, seq_len=2048))
+    assert found.task.model.num_trained == count
+    assert f"{count:,} parameters train" in [a.text for a in found.assumptions]
+
+
+@pytest.mark.parametrize("tp", [1, 2])
+def test_an_adapter_of_one_of_a_pair_costs_less_than_both_and_fits_the_axes(tmp_path, tp):
+    """Keys and values are one product: an adapter of the values alone is half of theirs, on every rank."""
+    steps, held = [], []
+    for targets in ("v_proj", "k_proj, v_proj"):
+        text = f"lora: {{rank: 64, targets: [{targets}]}}"
+        asked = Question(model="llama-3-8b", cluster="h100-sxm:2", global_batch=4, seq_len=2048)
+        found = price(
+            replace(asked, recipe_file=recipe(tmp_path, text)), {"tp": tp, "mbs": 1, "zero": 0}
+        )
+        steps.append(found.step)
+        held.append(found.stages[0].memory[1].value)
+    assert steps[0] < steps[1]
+    assert held[1] == 2 * held[0]
+
+
+def test_a_plain_mlp_has_no_gate_to_put_an_adapter_beside(tmp_path):
+    asked = Question(
+        model="gpt3-175b",
+        cluster="h100-sxm:64",
+        seq_len=2048,
+        recipe_file=recipe(tmp_path, "lora: {targets: [gate_proj]}"),
+    )
+    with pytest.raises(PlannerError, match="no gate_proj to put adapters beside"):
+        understand(asked)
+
+
+def test_every_word_for_products_can_be_written_in_a_recipe():
+    assert set(get_args(Target)) == {*GROUPS, *PRODUCTS}
+    assert set(PAIRED) < set(PRODUCTS)
