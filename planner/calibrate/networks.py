@@ -8,6 +8,7 @@ from functools import cache
 
 from planner.calibrate.runs import HardwareFacts
 from planner.calibrate.shapes import NotPricedError
+from planner.calibrate.spellings import plain_chip
 from planner.errors import PlannerError
 from planner.frontends.cluster_file import read_cluster
 from planner.hardware.chip import Chip
@@ -68,7 +69,7 @@ def _cluster(
 ) -> tuple[Cluster, tuple[str, ...]]:
     name, differs = RELATIVES.get(key, (key, {}))
     whole = per if per and chips % per == 0 else None
-    cluster = _wired(name, whole)
+    cluster = _wired(name, whole) or _wired(plain_chip(name), whole)
     if cluster is None:
         raise NotPricedError(f"unsupported chip: {key}")
     cluster = replace(cluster, num_chips=chips, chip=_chip(cluster.chip, key, differs))

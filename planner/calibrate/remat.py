@@ -40,10 +40,27 @@ def kept_products(run: Run) -> frozenset[str]:
     return frozenset((*kinds, *(f"!{name}" for name in (*kept, *_LAST))))
 
 
+_AT_HOST: tuple[tuple[str, re.Pattern[str]], ...] = (
+    ("states", re.compile(r"param|weights|infinity")),
+    ("optimizer", re.compile(r"optimizer|adam|cpu|zero-offload|\byes\b")),
+)
+"""What the words for an offload name; weights take the optimizer's states along."""
+_ACTIVATIONS = re.compile(r"(?:^|[+,&] ?|\band )activation")
+
+_LAYERS = re.compile(r"activations of (\d+)(?: of \d+)? layers")
+
+
+def hosted(run: Run) -> float:
+    """Share of the layers whose activations leave the chip: all where a row does not count them."""
+    told = _LAYERS.search((run.parallel.offload or "").lower())
+    layers = run.model.layers
+    return min(int(told[1]) / layers, 1.0) if told and layers and int(told[1]) else 1.0
+
+
 def offload(run: Run) -> str:
     """What a run keeps in host memory, a word of ``planner.candidates.OFFLOAD``."""
     words = (run.parallel.offload or "").lower()
-    kinds = ["optimizer"] if "optimizer" in words else []
-    if words.startswith("activations") or _HOST.search(run.remarks.lower()):
+    kinds = [kind for kind, named in _AT_HOST if named.search(words)][:1]
+    if _ACTIVATIONS.search(words) or _HOST.search(run.remarks.lower()):
         kinds.append("activations")
     return "+".join(kinds) or "none"

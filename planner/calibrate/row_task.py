@@ -15,10 +15,11 @@ from planner.calibrate.generators import generator
 from planner.calibrate.mixtures import parts_of
 from planner.calibrate.modules import whole_layers
 from planner.calibrate.networks import cluster_of
-from planner.calibrate.remat import offload
+from planner.calibrate.remat import hosted, offload
 from planner.calibrate.runs import Run
 from planner.calibrate.shapes import NotPricedError, architecture
 from planner.calibrate.software import Software, optimizer_of, software_of
+from planner.calibrate.spellings import PRECISION_WORDS, recomputed
 from planner.calibrate.traits import traits_of
 from planner.candidates import OFFLOAD, RECOMPUTE, SCHEDULES, Candidates, single
 from planner.errors import PlannerError
@@ -34,20 +35,13 @@ from planner.trainers.rules import broken
 from planner.trainers.trainer import Cut, Task
 from planner.units import Json
 
-PRECISION_WORDS: tuple[tuple[str, Precision], ...] = (
-    ("fp4", "fp4"),
-    ("fp8", "fp8"),
-    ("bf16", "bf16"),
-    ("fp16", "fp16"),
-    ("amp", "fp16"),
-    ("fp32", "fp32"),
-)
-"""First word found in what the row says; the precision that we price."""
 PRECISIONS: tuple[Precision, ...] = ("fp4", "fp8", "bf16", "fp16", "fp32")
 """From narrow to wide: where a chip lacks one, what ran there ran in the next that it has."""
 _LAST_STAGE = re.compile(r"layers on the last stage: (\d+)")
 _FSDP_UNDER_DP = re.compile(r"FSDP=(\d+) GPUs .*with DP on top")
-ZERO_BUBBLE = ("zb-h1", "zb-h2", "zb-1p", "zb-2p")
+UNLOOPED = ("gpipe", "zb-h1", "zb-h2", "zb-1p", "zb-2p")
+"""Schedules of stages of one chunk that rows name and that are priced as such, beside 1F1B."""
+SCHEDULE_WORDS = {"afab": "gpipe", "zb1p": "zb-1p", "zb2p": "zb-2p", "zbh1": "zb-h1"}
 ENDS = 2
 """Chunks that may be without layers: one of the embedding, one of the head."""
 INTERLEAVED, ONE_F_ONE_B = SCHEDULES.index("interleaved"), SCHEDULES.index("1f1b")
@@ -175,6 +169,7 @@ def _cut(run: Run) -> Cut:
     return Cut(
         last=int(told[1]) if told and (run.parallel.vpp or 1) == 1 else None,
         whole=whole_layers(run),
+        hosted=hosted(run),
         shared_ends="vocabulary parallel" in (run.parallel.schedule or ""),
     )
 
@@ -200,9 +195,10 @@ def _layout(run: Run, software: Software, found: _Open) -> dict[str, int]:
             f"missing fact: {layers} layers do not fill pp {pp} × vpp {vpp} chunks"
         )
     spread = _most_experts(run, dp) if software.experts_over_data else 1
-    ep = found.take("ep", p.ep, spread) if run.model.type == "moe" else 1
+    sparse = (run.model.experts or 0) > 1
+    ep = found.take("ep", p.ep, spread) if sparse else 1
     usual = tp if software.experts_as_dense and (dp * cp) % ep == 0 else 1
-    etp = found.take("etp", p.etp, usual) if run.model.type == "moe" and tp > 1 else 1
+    etp = found.take("etp", p.etp, usual) if sparse and tp > 1 else 1
     if (dp * cp * tp) % (ep * etp):
         raise NotPricedError(f"missing fact: ep {ep} × etp {etp} does not divide a stage's chips")
     sp_default = software.sequence_parallel and tp > 1
@@ -216,7 +212,7 @@ def _layout(run: Run, software: Software, found: _Open) -> dict[str, int]:
         "sharding": _sharding(run, software, found),
         "shard_group": _shard_group(run, dp * cp),
         "recompute": _recompute(run, found),
-        "offload": OFFLOAD.index(offload(run)),
+        "offload": _offload(run, found),
         "schedule": _schedule(run, vpp, found),
     }  # fmt: skip
 
@@ -284,16 +280,24 @@ def _recompute(run: Run, found: _Open) -> int:
         return RECOMPUTE.index("none")
     if not word:
         return found.take("recompute", None, 0, "none")
-    if word in RECOMPUTE:
-        return RECOMPUTE.index(word)
-    found.texts.append(f"recompute '{word}' priced as selective")
-    return RECOMPUTE.index("selective")
+    again = recomputed(word)
+    if again != word:
+        found.texts.append(f"recompute '{word}' priced as {again or 'selective'}")
+    return RECOMPUTE.index(again or "selective")
+
+
+def _offload(run: Run, found: _Open) -> int:
+    kinds, words = offload(run), run.parallel.offload
+    if kinds == "none" and words and recomputed(words) != "none":
+        found.texts.append(f"offload '{words}' not priced")
+    return OFFLOAD.index(kinds)
 
 
 def _schedule(run: Run, vpp: int, found: _Open) -> int:
     word = (run.parallel.schedule or "none").lower()
+    word = SCHEDULE_WORDS.get(word, word)
     priced = INTERLEAVED if vpp > 1 else ONE_F_ONE_B
-    if word in ZERO_BUBBLE and vpp == 1:
+    if word in UNLOOPED and vpp == 1:
         return SCHEDULES.index(word)
     if word not in ("none", SCHEDULES[priced]) and (run.parallel.pp or 1) > 1:
         found.texts.append(f"schedule '{word}' priced as {SCHEDULES[priced]}")

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
+from planner.calibrate.spellings import sharding_stage, text
 from planner.documented import wanted
 from planner.errors import Fault, PlannerError
 from planner.frontends.model_file import MOST_LAYERS
@@ -37,6 +38,11 @@ def _joined(value: Json) -> Json:
     return value
 
 
+def _sized(value: Json) -> Json:
+    """A number of tokens as the window of every layer."""
+    return {"size": value} if isinstance(value, int) else value
+
+
 Count = Annotated[int, BeforeValidator(_whole), Field(ge=1, le=10**9)]
 Size = Annotated[int, BeforeValidator(_whole), Field(ge=-1, le=10**9)]
 Depth = Annotated[int, BeforeValidator(_whole), Field(ge=0, le=MOST_LAYERS)]
@@ -46,6 +52,8 @@ Word = Annotated[str, BeforeValidator(lambda value: "" if value is None else val
 """Text; empty where a row has null, as rows have for what a source does not say."""
 Names = Annotated[str, BeforeValidator(_joined)]
 """A name, or several as a list or with their counts."""
+Told = Annotated[str | None, BeforeValidator(text)]
+"""Words, a flag or a list of words; None where the source does not say."""
 
 
 class Part(BaseModel):
@@ -80,7 +88,7 @@ class ModelFacts(Part):
     """Shape of the model; None where the source does not say."""
 
     name: Word = ""
-    type: Word = ""
+    type: Annotated[Word, AfterValidator(str.lower)] = ""
     """``llama``, ``gpt``, ``moe``, ``bert``, ``vit`` or ``other``."""
     layers: Annotated[Depth, Field(ge=1)] | None = None
     hidden: Count | None = None
@@ -99,7 +107,7 @@ class ModelFacts(Part):
     tied_embeddings: bool | None = None
     mtp_layers: Depth | None = None
     parallel_block: bool | None = None
-    window: WindowFacts | None = None
+    window: Annotated[WindowFacts | None, BeforeValidator(_sized)] = None
     mla: LatentFacts | None = None
     params_b: Amount | None = None
 
@@ -126,15 +134,15 @@ class ParallelFacts(Part):
     etp: Count | None = None
     vpp: Annotated[Depth, Field(ge=1)] | None = None
     sp: bool | None = None
-    zero: int | str | None = None
+    zero: Annotated[int | str | None, BeforeValidator(sharding_stage)] = None
     micro_batch: Annotated[float, Field(gt=0)] | None = None
     global_batch: Count | None = None
-    recompute: str | None = None
-    schedule: str | None = None
-    precision: str | None = None
-    framework: str | None = None
-    overlap: str | None = None
-    offload: str | None = None
+    recompute: Told = None
+    schedule: Told = None
+    precision: Told = None
+    framework: Told = None
+    overlap: Told = None
+    offload: Told = None
     fsdp: dict[str, str] | None = None
     zero_group: Size | None = None
     fsdp_group: Size | None = None

@@ -68,18 +68,31 @@ def architecture(run: Run, software: Software) -> Architecture:
 
 def _check(run: Run) -> None:
     model = run.model
+    if not model.type:
+        raise NotPricedError("missing fact: model type")
     if model.type not in SUPPORTED:
-        raise NotPricedError(
-            f"unsupported model: {model.type or 'no type'} is no decoder we describe"
-        )
+        raise NotPricedError(f"unsupported model: {model.type} is no decoder we describe")
     for key in ("mamba", "image"):
         if model.other(key):
             raise NotPricedError(f"unsupported model: {key} layers")
     missing = [key for key in NEEDED if getattr(model, key) is None]
     if _num_experts(model) and model.ffn is None and model.moe_ffn:
         missing.remove("ffn")
+    if model.type == "moe" and not _num_experts(model):
+        missing.append("experts")
     if missing:
         raise NotPricedError(f"missing fact: model {', '.join(missing)}")
+    _check_sizes(model)
+
+
+def _check_sizes(model: ModelFacts) -> None:
+    """A mixture's sizes, of which -1 is how some files write that one is left to a formula."""
+    if _num_experts(model) and model.moe_ffn == -1:
+        raise NotPricedError("missing fact: model moe_ffn is -1, which is no width")
+    if (model.dense_layers or 0) > _known(model.layers):
+        raise NotPricedError(
+            f"missing fact: model dense_layers {model.dense_layers} of {model.layers} layers"
+        )
 
 
 def _known(value: int | None) -> int:

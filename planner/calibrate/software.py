@@ -68,7 +68,7 @@ _TITAN = Software(name="torchtitan", trainer=TORCHTITAN, attention="flash-2")
 _FSDP = Software(name="fsdp", trainer=FSDP, attention="flash-2", classic=True)
 
 FAMILIES: tuple[tuple[str, Software], ...] = (
-    (r"foundry", Software(name="foundry", trainer=FSDP, attention="flash-2")),
+    (r"foundry|composer", Software(name="foundry", trainer=FSDP, attention="flash-2")),
     (r"torchtitan|fsdp2|automodel", _TITAN),
     (r"mindformers|mindspore", Software(name="mindspore", trainer=MINDSPORE, attention="ascend")),
     (r"mindspeed|modellink", _ASCEND),
@@ -83,6 +83,7 @@ FAMILIES: tuple[tuple[str, Software], ...] = (
         replace(_ALPA, trainer=FSDP, name="alpa-heuristic", sharding=3, experts_over_data=False),
     ),
     (r"alpa", _ALPA),
+    (r"\bjax\b|flax|easylm|t5x|\bxla\b", _XLA),
     (r"internevo", Software(name="internevo", trainer=MEGATRON, attention="flash-2")),
     (r"aa-scaling", Software(name="aleph", trainer=MEGATRON, attention="flash-2")),
     (
@@ -91,7 +92,7 @@ FAMILIES: tuple[tuple[str, Software], ...] = (
     ),
     (r"sail-sg", replace(_OLD, name="megatron-2023", sequence_parallel=True)),
     (r"megascale|megatron-llama", replace(_MEGATRON, name="megatron-2023", attention="flash-2")),
-    (r"deepspeed.*(zero-[23]|hf)", replace(_FSDP, name="deepspeed")),
+    (r"deepspeed.*(zero-?[23]|hf)", replace(_FSDP, name="deepspeed")),
     (
         r"megatron-deepspeed|deepspeed \+ megatron|gpt-neox",
         replace(_OLD, name="megatron-deepspeed"),
@@ -104,6 +105,7 @@ FAMILIES: tuple[tuple[str, Software], ...] = (
     (r"megatron-lm 0\.\d", replace(_MEGATRON, experts_as_dense=True)),
     (r"primus|megatron-core|transformerengine|megatron-lm|megatron", _MEGATRON),
     (r"fsdp|deepspeed|laer|flex|habana|bmtrain|pytorch", _FSDP),
+    (r"accelerate|transformers|hugging ?face|axolotl|llama-?factory|litgpt|torchtune|olmo", _FSDP),
 )
 """First match wins; patterns on the framework in small letters."""
 _KERNELS: tuple[tuple[str, Kernel], ...] = (
@@ -168,7 +170,7 @@ def optimizer_of(run: Run, software: Software) -> OptimizerName:
     stated = next((name for name in MOMENT_BYTES if name == run.parallel.other("optimizer")), None)
     if stated is not None:
         return stated
-    if software.name.startswith("alpa") and run.model.type == "moe":
+    if software.name.startswith("alpa") and (run.model.experts or 0) > 1:
         return "adafactor"
     if software.name == "nemo" and run.model.mla is not None:
         return "adamw-bf16"

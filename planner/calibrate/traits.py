@@ -19,6 +19,9 @@ _CAPTURED = re.compile(r"mlperf training v[4-9]|cuda.?graph|_cg[_.]")
 _CONTAINER = re.compile(r"(?:container|release) v?(\d\d\.\d\d)", re.IGNORECASE)
 FUSED_SINKS = "26.08"
 """NVIDIA's container from which attention with learned sinks runs as one fast kernel."""
+_BRIDGE = "bridge"
+"""Megatron-Bridge's recipes take TransformerEngine's cross-entropy, which writes the gradient over the logits, in
+bf16. Source: cross_entropy_impl of _benchmark_common in its performance recipes."""
 _BEFORE_OVERLAP = ("baseline", "ptb", "ptb-swa", "tp-ovl")
 _BLOCKING = re.compile(r"cuda_launch_blocking ?= ?1", re.IGNORECASE)
 _HUNG = 320
@@ -58,6 +61,7 @@ def traits_of(run: Run, software: Software) -> dict[str, Json]:
         and "fp16" not in (run.parallel.precision or "").lower(),
         "blocking": _blocks(run),
         "exchanges": _exchanges(run, software),
+        "in_place_loss": _BRIDGE in (run.parallel.framework or "").lower(),
         "zero_bubble": (run.parallel.schedule or "").startswith("zb-"),
     }
 

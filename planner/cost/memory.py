@@ -165,8 +165,10 @@ def _alive(p: Prices, columns: Array, flying: Array, parameters: tuple[Array, Ar
     each = _total(columns[:-ends], saved[:, :-ends])
     body = each * flying
     if np.any(rows.offload):
-        passing = IN_TRANSIT * _most(columns, leaving(p))
-        body = np.where(rows.in_host("activations")[wide], np.minimum(passing, body), body)
+        share = p.task.cut.hosted
+        passing = IN_TRANSIT * _most(columns, leaving(p)) / share
+        stays = (1.0 - share) * body + np.minimum(passing, share * body)
+        body = np.where(rows.in_host("activations")[wide], stays, body)
     at_loss = np.where(rows.schedule[wide] == 0, flying, 1.0)
     working = _most(columns, p.table.working[rows.recompute, key])
     split = memory.logit_bytes + memory.logit_whole_bytes * rows.tp[wide]

@@ -214,11 +214,11 @@ def copies(p: Prices) -> tuple[Array, Array, Array]:
 def leaving(p: Prices) -> Array:
     """Bytes of one micro-batch's activations that every block sends to host memory; ``(n, blocks)``.
 
-    What the head and the modules before it keep stays: it is wanted again at once.
+    What the head and the modules before it keep stays: it is wanted again at once. Where only some layers' activations
+    leave the chip, every block counts for its share of them.
     """
-    saved = np.where(
-        p.rows.in_host("activations")[:, None], p.table.saved[p.rows.recompute, p.key], 0.0
-    )
+    away = p.task.cut.hosted * p.rows.in_host("activations")[:, None]
+    saved = away * p.table.saved[p.rows.recompute, p.key]
     saved[:, -ends_of(p.task) :] = 0.0
     return saved
 

@@ -267,6 +267,9 @@ class Cut:
     whole: int | None = None
     """Layers of every chunk, from its first on, that run again as a whole, and no others; None where all layers
     recompute alike."""
+    hosted: float = 1.0
+    """Share of a stage's layers whose activations leave the chip, where any do (Megatron's
+    ``cpu_offloading_num_layers``)."""
     shared_ends: bool = False
     """Embedding and head are split over all stages: what a micro-batch's backward pass starts with is known one round
     later, when all stages have seen it, so that one more is in flight. Source: Yeung et al. 2024, Balancing Pipeline

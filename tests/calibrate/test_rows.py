@@ -304,7 +304,7 @@ def test_lines_that_are_no_runs(tmp_path: Path) -> None:
     [
         ("model", "layers", 10_001, "model.layers is '10001'; it should be at most 10000"),
         ("model", "mtp_layers", 10**9, "model.mtp_layers is '1000000000'; it should be at most"),
-        ("model", "window", 4096, "model.window is"),
+        ("model", "window", [4096], "model.window is"),
         ("model", "mla", {"kv_lora": 512}, "model.mla.qk_nope"),
         ("parallel", "vpp", 10**9, "parallel.vpp is '1000000000'; it should be at most"),
     ],
