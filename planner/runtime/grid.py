@@ -117,11 +117,6 @@ def _taken(step: Step, value: Tensor, grid: Grid) -> Tensor:
     return torch.cat(found.chunk(count, 0), step.dim)
 
 
-def gathered(value: Tensor, lies: Lies, grid: Grid) -> Tensor:
-    """The whole tensor on every rank."""
-    return convert(value, lies, Lies(((),) * len(lies.cuts)), grid)
-
-
 def ranks_of(sizes: Mapping[str, int], order: Sequence[str], wanted: Sequence[str]) -> Tensor:
     """All ranks by their place on the wanted axes, where ranks are counted with the last of ``order`` innermost.
 
