@@ -122,6 +122,8 @@ def group_size(p: int | IntArray, m: int | IntArray) -> IntArray:
     stages, batches = np.broadcast_arrays(np.asarray(p, np.int64), np.asarray(m, np.int64))
     group = stages.copy()
     odd = batches % stages != 0
+    if not odd.any():
+        return group
     base = int(batches.max(initial=0)) + 1
     codes, index = np.unique(stages[odd] * base + batches[odd], return_inverse=True)
     pairs = (divmod(code, base) for code in codes.tolist())
@@ -225,7 +227,7 @@ def _warmup(
 ) -> IntArray:
     behind = np.subtract(p, stage) - 1
     chunks = np.multiply(np.subtract(v, 1), group)
-    twice = np.isin(schedule, (Schedule.INTERLEAVED, Schedule.ZB_H2))
+    twice = np.equal(schedule, Schedule.INTERLEAVED) | np.equal(schedule, Schedule.ZB_H2)
     chosen = np.where(twice, 2 * behind, behind) + chunks
     whole = np.multiply(m, v)
     return np.asarray(

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from planner.cost.makespan import makespan
 from planner.cost.orders import Schedule
 from planner.cost.partition import even_cut
-from planner.search.stages import solver
+from planner.search.stages import descent, solver
 from planner.search.stages.solver import solve
 from planner.search.stages.staying import staying_bound
 from planner.search.stages.table import StageTable
@@ -112,6 +112,37 @@ def test_more_cuts_than_are_all_tried_agree_with_brute_force(
         return
     assert found.bound <= best * (1 + 1e-9)
     assert best * (1 - 1e-9) <= found.makespan <= best * (1.001 if found.proven else 1.03)
+
+
+@given(tables(most=11), st.sampled_from([0.9, 0.999, 1.001, 1.1]))
+@few
+def test_nothing_is_found_but_what_beats_a_known_makespan_and_that_is_the_best(table, share):
+    best = brute_force(table)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(solver, "EXHAUSTIVE", 0)
+        found = solve(table, known=best * share)
+    if share < 1.0:
+        assert found is None or found.makespan >= best * share
+    elif np.isfinite(best):
+        assert found is not None
+        assert found.makespan == pytest.approx(best, rel=solver.PROVEN)
+
+
+def test_layers_are_moved_only_where_beginnings_of_cuts_are_too_many_to_follow(monkeypatch):
+    """Following them is cheaper, and ends in a proof."""
+    moved = []
+    inner = descent._neighbours
+    monkeypatch.setattr(descent, "_neighbours", lambda *args: moved.append(1) or inner(*args))
+    for seed in range(14):
+        table = table_of(Schedule.ONE_F_ONE_B, 12, 18, 5, 0.05, seed)
+        found = solve(table)
+        assert found is not None
+        assert found.proven
+        assert solve(table, known=found.makespan * (1.0 - 2.0 * solver.PROVEN)) is None
+    assert not moved
+    monkeypatch.setattr(solver, "_few", lambda _: False)
+    assert solve(table).makespan >= found.makespan * (1.0 - solver.PROVEN)
+    assert moved
 
 
 @given(st.integers(2, 6), st.integers(0, 2**32), st.sampled_from([0.05, 0.5]))

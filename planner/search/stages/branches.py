@@ -1,7 +1,8 @@
 """Cuts stage by stage: all beginnings that could still become the best one, at most so many of them.
 
 A beginning of a cut is dropped once no end of it is faster than the best cut that is known. Where all that is left was
-looked at, the best one is proven; where there was more than the width allows, the beginnings of the least bounds go on.
+looked at, the best one is proven; where there was more than the width allows, the beginnings of the least bounds go on,
+and cuts are simulated as long as those of the least bounds are faster.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ WIDTH = 100_000
 BATCH = 64
 """Cuts that are simulated together, those of the least bounds first: a step of a wide simulation costs little more."""
 FEW = 16
-"""The same where schedules are so long that fewer than ``MOST`` cuts are simulated."""
+"""The same of the first ones, and where schedules are so long that fewer than ``MOST`` cuts are simulated."""
 MOST = 320
 """Cuts that are simulated in all."""
-PASSES = 1 << 22
+PASSES = 1 << 20
 """Forward passes in schedules that are simulated in all, as far as these do not repeat."""
 PERIODS = 3
 """Micro-batches a stage after which a schedule repeats, about."""
@@ -119,23 +120,28 @@ class _Begun:
         return _Begun(*(getattr(self, name)[index] for name in self.__slots__))
 
 
-def branch(table: StageTable, best: IntArray, seconds: float) -> tuple[IntArray, float, bool]:
+def branch(
+    table: StageTable, best: IntArray, seconds: float, *, whole: bool = False
+) -> tuple[IntArray, float, bool]:
     """A cut that is no worse than the best one that is known, its makespan, and whether no other is faster.
 
     Args:
         table: what every stage may hold.
         best: the cut that is known.
-        seconds: its makespan.
+        seconds: its makespan, or what another one must stay below.
+        whole: whether to give up once not all that may be faster can be looked at.
     """
     paths = Paths.of(table)
     behind = paths.behind(table)
     none, start = np.zeros(1), np.zeros(1, np.int64)
     begun = _Begun(np.zeros((1, 0), np.int64), start, none, none, none - np.inf, none)
-    whole, width = True, max(1, WIDTH // (table.num_stages * len(table.sizes)))
+    every, width = True, max(1, WIDTH // (table.num_stages * len(table.sizes)))
     for stage in range(table.num_stages):
         begun = _longer(table, paths, behind, begun, stage, seconds)
         if len(begun.end) > width:
-            whole = False
+            if whole:
+                return best, seconds, False
+            every = False
             begun = begun.take(np.argpartition(begun.bound, width)[:width])
     cuts = begun.layers
     times = table.times(cuts)
@@ -144,18 +150,20 @@ def branch(table: StageTable, best: IntArray, seconds: float) -> tuple[IntArray,
     p = table.num_stages
     most = min(MOST, PASSES // (p * min(table.micro_batches, PERIODS * p)))
     batch = BATCH if most == MOST else FEW
-    for first in range(0, len(cuts), batch):
-        part = order[first : first + batch]
-        if bounds[part[0]] >= seconds:
-            break
+    first = 0
+    while first < len(cuts) and bounds[order[first]] < seconds:
         if first >= most:
             return best, seconds, False
+        part = order[first : first + (batch if first else FEW)]
         forward, backward, weight = (each[part] for each in times)
         found = makespan(table.schedule, table.micro_batches, forward, backward, table.send, weight)
         place = int(found.argmin())
         if found[place] < seconds:
             best, seconds = cuts[part[place]], float(found[place])
-    return best, seconds, whole
+        elif not every:
+            break
+        first += len(part)
+    return best, seconds, every
 
 
 def _longer(

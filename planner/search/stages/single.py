@@ -11,6 +11,7 @@ from planner.cost.cut import Cut
 from planner.cost.orders import Schedule
 from planner.cost.partition import even_cut
 from planner.cost.prices import block_seconds
+from planner.search.stages.descent import NEAR
 from planner.search.stages.early import least_seconds
 from planner.search.stages.options import Held, Priced
 from planner.search.stages.runs import Fastest, Runs
@@ -124,7 +125,8 @@ class Single(Runs):
         while found is not None:
             last = float(table.of(after, found.layers).max())
             whole, bound = found.makespan + last, found.bound + least
-            ends = bound >= min(whole, reached) * (1.0 - PROVEN)
+            slow = found.makespan + least > reached * (1.0 + NEAR)
+            ends = slow or bound >= min(whole, reached) * (1.0 - PROVEN)
             least_left = bound if ends else found.bound + last
             if least_left < reached:
                 reached = min(reached, whole)

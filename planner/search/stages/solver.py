@@ -16,33 +16,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import combinations_with_replacement
-from math import comb, isqrt
+from math import comb
 
 import numpy as np
 
-from planner.cost.bounds import lower_bound, stage_bound
-from planner.cost.makespan import makespan
+from planner.cost.bounds import lower_bound
 from planner.cost.orders import Schedule
 from planner.search.stages.branches import WIDTH, branch
+from planner.search.stages.descent import NEAR, improved
 from planner.search.stages.staying import staying_bound
 from planner.search.stages.table import EQUAL, StageTable
 from planner.units import Array, IntArray, unique
 
 EXHAUSTIVE = 1500
 """Number of cuts up to which every one is simulated."""
-BOUNDED = 64
-"""Neighbours of a cut whose better bounds are looked at, fewer of more stages: those of the least simple ones."""
-SIMULATED = 8
-"""Neighbours of a cut that are simulated: those of the least bounds."""
-MOVED = 1 << 16
-"""Cuts that move a layer, times their stages, that are looked at together."""
-STARTS = 4
-"""Cuts that are improved, the best ones; half as many where stages are more than ``MANY``."""
-MANY = 64
 LEADING = 50
 """Beginnings of cuts that are to be looked at of every number of stages: fewer lead nowhere."""
-ROUNDS = 12
-"""Rounds of improvement at most."""
 CLOSE = 1e-4
 """Relative width at which the search for the least period ends."""
 ROUGH = 1e-2
@@ -94,23 +83,38 @@ def solve(table: StageTable, start: IntArray | None = None, known: float = np.in
     period = _least_period(table, least[0], [least[1], stay[1]])
     if _turning(table, least[0], period[0]) >= known:
         return None
-    cuts = [
-        least[1],
-        stay[1],
-        period[1],
-        *([] if start is None or not table.allows(start[None])[0] else [start]),
-    ]
-    found, seconds = _improved(table, unique(np.stack(cuts)))
-    stages = Stages(found, seconds, _bound(table, least[0], period[0], seconds))
+    known_cuts = [least[1], stay[1], period[1]]
+    if start is not None and table.allows(start[None])[0]:
+        known_cuts.append(start)
+    cuts = unique(np.stack(known_cuts))
+    seconds = table.makespans(cuts)
+    best, step = cuts[int(seconds.argmin())], float(seconds.min())
+    bound = _bound(table, least[0], period[0], min(known, step))
+    if bound >= known:
+        return None
+    enough = bound / (1.0 - PROVEN)
+    if _few(table) and step > enough:
+        best, step, whole = branch(table, best, min(known, step), whole=True)
+        if whole:
+            return Stages(best, step, step) if step < known else None
+    found, step = improved(table, cuts, seconds, enough, known)
+    if step <= enough or step > known * (1.0 + NEAR):
+        return Stages(found, step, bound)
+    stages = Stages(found, step, max(bound, _bound(table, least[0], period[0], step)))
     return stages if stages.proven else _branched(table, stages)
 
 
 def _branched(table: StageTable, known: Stages) -> Stages:
     """What beginnings of cuts that may be faster lead to; proven where all of them were looked at."""
-    if table.num_stages * len(table.sizes) * LEADING > WIDTH:
+    if not _few(table):
         return known
     found, seconds, whole = branch(table, known.layers, known.makespan)
     return Stages(found, seconds, seconds if whole else min(known.bound, seconds))
+
+
+def _few(table: StageTable) -> bool:
+    """Whether beginnings of cuts can be followed."""
+    return table.num_stages * len(table.sizes) * LEADING <= WIDTH
 
 
 def possible(table: StageTable, whole: float, known: float) -> bool:
@@ -184,7 +188,7 @@ def _all(table: StageTable) -> Stages | None:
     if not allowed.any():
         return None
     cuts = cuts[allowed]
-    found = _simulated(table, cuts)
+    found = table.makespans(cuts)
     best = int(found.argmin())
     return Stages(cuts[best], float(found[best]), float(found[best]))
 
@@ -230,12 +234,17 @@ def scan(table: StageTable, combine: Combine, start: float = 0.0) -> tuple[float
 
 
 def _staying(table: StageTable) -> Combine:
-    """The longest path that stays on one stage, beyond one micro-batch through all: 1F1B; else the busiest stage."""
+    """The longest path that stays on one stage, beyond one micro-batch through all: 1F1B; else the busiest stage.
+
+    What is behind that stage follows, but where backwards are split: gradients of weights are awaited by no other.
+    """
     p, m, pairs = table.num_stages, table.micro_batches, table.pairs
 
     def combine(stage: int, before: Array, own: Array) -> Array:
         times = m - p + stage if table.schedule == Schedule.ONE_F_ONE_B else m
         staying = times * own if times > 0 else np.zeros_like(own)
+        if table.schedule.splits:
+            return np.maximum(before, staying)
         return np.maximum(before + own + pairs[stage] if stage else staying, staying)
 
     return combine
@@ -288,79 +297,3 @@ def _period(table: StageTable, cut: IntArray) -> float:
 def _turns(table: StageTable) -> Array:
     """Sends that lengthen the period: those of 1F1B, where a gradient answers every forward."""
     return table.pairs if table.schedule == Schedule.ONE_F_ONE_B else np.zeros(table.num_stages)
-
-
-def _improved(table: StageTable, cuts: IntArray) -> tuple[IntArray, float]:
-    """The best of some cuts, and of what moving single layers between two stages makes of the best of them."""
-    found = _simulated(table, cuts)
-    starts = STARTS if table.num_stages <= MANY else STARTS // 2
-    first = np.argsort(found, kind="stable")[:starts]
-    descended = _by_bounds if table.schedule == Schedule.ONE_F_ONE_B else _by_seconds
-    ways = [descended(table, cuts[place], float(found[place])) for place in first]
-    some = np.vstack([cuts[first[:1]], *ways])
-    found = _simulated(table, some)
-    return some[int(found.argmin())], float(found.min())
-
-
-def _by_bounds(table: StageTable, cut: IntArray, step: float) -> IntArray:
-    """What a cut becomes as long as moving one layer lessens its bound, which is mostly exact, and cuts on the way.
-
-    Shapes: the cut ``(stages,)``, results ``(n, stages)``.
-    """
-    way = [cut]
-    for _ in range(ROUNDS):
-        near, bounds = _bounded(table, way[-1], step)
-        if not len(near) or bounds[0] >= step * (1.0 - EQUAL):
-            break
-        way.append(near[0])
-        step = float(bounds[0])
-    return np.stack(way[:: -(ROUNDS // 3)])
-
-
-def _by_seconds(table: StageTable, cut: IntArray, step: float) -> IntArray:
-    """The same as long as that lessens its seconds."""
-    for _ in range(ROUNDS):
-        near, bounds = _bounded(table, cut, step)
-        near = near[:SIMULATED][bounds[:SIMULATED] < step * (1.0 - EQUAL)]
-        if not len(near):
-            break
-        found = _simulated(table, near)
-        if found.min() >= step * (1.0 - EQUAL):
-            break
-        cut, step = near[int(found.argmin())], float(found.min())
-    return cut[None]
-
-
-def _bounded(table: StageTable, cut: IntArray, step: float) -> tuple[IntArray, Array]:
-    """Neighbours of a cut, the promising ones, by their bounds."""
-    near = _neighbours(table, cut)
-    bounds = stage_bound(table.schedule, table.micro_batches, *_costs(table, near))
-    most = max(SIMULATED, min(BOUNDED, BOUNDED**2 // table.num_stages))
-    near = near[np.argsort(bounds, kind="stable")[:most]]
-    bounds = table.bounds(table.times(near), step)
-    order = np.argsort(bounds, kind="stable")
-    return near[order], bounds[order]
-
-
-def _neighbours(table: StageTable, cut: IntArray) -> IntArray:
-    """Cuts that give one layer of a stage to another: of the busiest ones to the idlest, where stages are many."""
-    forward, backward, _ = table.times(cut[None])
-    order = np.argsort((forward + backward)[0, :, 0], kind="stable")
-    some = isqrt(MOVED // len(order))
-    takers, givers = np.sort(order[:some]), np.sort(order[-some:])
-    giver, taker = (part.ravel() for part in np.meshgrid(givers, takers, indexing="ij"))
-    near = np.repeat(cut[None], len(giver), axis=0)
-    rows = np.arange(len(giver))
-    near[rows, giver] -= 1
-    near[rows, taker] += 1
-    near = near[(giver != taker) & (near >= 0).all(axis=1)]
-    return np.asarray(near[table.allows(near)])
-
-
-def _costs(table: StageTable, cuts: IntArray) -> tuple[Array, Array, Array, Array]:
-    forward, backward, weight = table.times(cuts)
-    return forward, backward, table.send, weight
-
-
-def _simulated(table: StageTable, cuts: IntArray) -> Array:
-    return np.asarray(makespan(table.schedule, table.micro_batches, *_costs(table, cuts)))

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from planner.cost.bounds import stage_bound, turning_bound
+from planner.cost.makespan import makespan
 from planner.cost.orders import Schedule
 from planner.units import Array, BoolArray, IntArray
 
@@ -77,6 +78,11 @@ class StageTable:
         """Which cuts put on every stage what it may hold; ``(n,)``."""
         forward, backward, _ = self.times(cuts)
         return np.asarray(np.isfinite(forward + backward).all(axis=(1, 2)))
+
+    def makespans(self, cuts: IntArray) -> Array:
+        """Seconds of the schedules of cuts, exactly; ``(n,)``."""
+        forward, backward, weight = self.times(cuts)
+        return makespan(self.schedule, self.micro_batches, forward, backward, self.send, weight)
 
     def bounds(self, times: tuple[Array, Array, Array], known: float) -> Array:
         """Lower bounds on the makespans of cuts, seconds; the better ones where they may be below what is known.
