@@ -31,13 +31,30 @@ _NAMED = re.compile(r"recompute(?:_modules:)? ((?:[a-z_]+, )*[a-z_]+)")
 
 
 def recomputed_modules(run: Run) -> frozenset[str]:
-    """Tags of the operators that a row names for recompute; empty where it names none that we know."""
-    if (run.parallel.recompute or "") != "selective":
+    """Tags of the operators that a row names for recompute, or that recipes of its program do where it names none.
+
+    Empty where neither names any that we know.
+    """
+    word = run.parallel.recompute or ""
+    if word not in ("", "selective"):
         return frozenset()
+    return (_named(run) if word else frozenset()) or _usual(run)
+
+
+def _named(run: Run) -> frozenset[str]:
     told = _NAMED.search(run.remarks)
     words = re.split(r"[+, -]+", str(run.parallel.other("recompute_modules") or ""))
     words += re.split(", ", told[1]) if told else []
     return frozenset().union(*(MODULES.get(word, frozenset()) for word in words))
+
+
+def _usual(run: Run) -> frozenset[str]:
+    """What all recipes of NeMo and Megatron-Bridge with latent attention recompute: its up-projections.
+
+    Source: Megatron-Bridge, deepseek_v3.py and deepseek_workload_base_configs.py.
+    """
+    ours = re.search("nemo|bridge", (run.parallel.framework or "").lower())
+    return MODULES["mla_up_proj"] if ours and run.model.mla else frozenset()
 
 
 def whole_layers(run: Run) -> int | None:

@@ -13,7 +13,7 @@ from planner.calibrate.as_run import as_run
 from planner.calibrate.divisions import division
 from planner.calibrate.generators import generator
 from planner.calibrate.mixtures import parts_of
-from planner.calibrate.modules import whole_layers
+from planner.calibrate.modules import recomputed_modules, whole_layers
 from planner.calibrate.networks import cluster_of
 from planner.calibrate.remat import hosted, offload
 from planner.calibrate.runs import Run
@@ -279,7 +279,8 @@ def _recompute(run: Run, found: _Open) -> int:
     if whole_layers(run) is not None:
         return RECOMPUTE.index("none")
     if not word:
-        return found.take("recompute", None, 0, "none")
+        usual = 1 if recomputed_modules(run) else 0
+        return found.take("recompute", None, usual, RECOMPUTE[usual])
     again = recomputed(word)
     if again != word:
         found.texts.append(f"recompute '{word}' priced as {again or 'selective'}")

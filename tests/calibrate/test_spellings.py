@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from planner.calibrate.evaluate import predict
+from planner.calibrate.modules import recomputed_modules
 from planner.calibrate.row_task import Case, case_of
 from planner.calibrate.runs import Run
 from planner.calibrate.shapes import NotPricedError
@@ -136,3 +137,15 @@ def test_the_loss_of_megatron_bridge_is_in_place() -> None:
     bridge = run(model=wide, parallel=parts | {"framework": "Megatron-Bridge"})
     gone = allocated(plain) - allocated(bridge)
     assert gone == pytest.approx(4.0 * 8192 * 1_000_000, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("framework", "again"), [("Megatron-Bridge", {"mla_up"}), ("Megatron-LM", set())]
+)
+def test_recipes_of_latent_attention_recompute_its_up_projections(
+    framework: str, again: set[str]
+) -> None:
+    latent = {"kv_lora": 512, "q_lora": 1536, "qk_nope": 128, "qk_rope": 64, "v_head": 128}
+    row = run(model={"mla": latent}, parallel={"framework": framework})
+    assert recomputed_modules(row) == again
+    assert chosen(case_of(row), "recompute") == bool(again)
