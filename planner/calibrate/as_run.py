@@ -31,6 +31,7 @@ TOLD: Mapping[str, tuple[str, Json]] = {
     "captured": ("operator", 0.0),
     "zero_bubble": ("step_barrier", False),
     "in_place_loss": ("logit_bytes", 2.0),
+    "fused_loss": ("logit_bytes", 2.0),
 }
 """Numbers and flags that a trait alone decides."""
 

@@ -18,7 +18,7 @@ from planner.calibrate.networks import cluster_of
 from planner.calibrate.remat import hosted, offload
 from planner.calibrate.runs import Run
 from planner.calibrate.shapes import NotPricedError, architecture
-from planner.calibrate.software import Software, optimizer_of, software_of
+from planner.calibrate.software import Software, bf16_weights, optimizer_of, software_of
 from planner.calibrate.spellings import PRECISION_WORDS, recomputed
 from planner.calibrate.traits import traits_of
 from planner.candidates import OFFLOAD, RECOMPUTE, SCHEDULES, Candidates, single
@@ -317,7 +317,7 @@ def _recipe(
         seq=run.model.seq or 0,
         precision=_precision(run, chip, found),
         optimizer=optimizer_of(run, software),
-        master_weights=run.parallel.other("master_weights") is not False,
+        master_weights=run.parallel.other("master_weights") is not False and not bf16_weights(run),
         fused_attention=software.fused,
         lora=_lora(run, found),
     )

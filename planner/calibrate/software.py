@@ -118,6 +118,7 @@ _UNFUSED_NOTES = re.compile(
 )
 _OLD_SOURCES = re.compile(r"Korthikanti|Narayanan|Smith et al")
 """Papers with Megatron's own layers from before FlashAttention (May 2022), whatever shards their states."""
+_BF16_WEIGHTS = re.compile(r"\bweight_dtype\W+bf(?:loat)?16")
 _AMP = re.compile(r"\bAMP\b")
 """Its trials ran a fork of DeepSpeed and Megatron-LM whose configuration is published with them."""
 
@@ -161,6 +162,11 @@ def _by_triton(run: Run) -> bool:
     return not many or any(size in run.model.name for size in ("13b", "30b"))
 
 
+def bf16_weights(run: Run) -> bool:
+    """Whether a run of MaxText stores weights in bf16, whose gradients and moments are then bf16 too (optax's)."""
+    return bool(_BF16_WEIGHTS.search(run.remarks.lower()))
+
+
 def optimizer_of(run: Run, software: Software) -> OptimizerName:
     """The optimizer of a row: what it states, or what the program's published configurations of such models use.
 
@@ -170,6 +176,8 @@ def optimizer_of(run: Run, software: Software) -> OptimizerName:
     stated = next((name for name in MOMENT_BYTES if name == run.parallel.other("optimizer")), None)
     if stated is not None:
         return stated
+    if bf16_weights(run):
+        return "adamw-bf16"
     if software.name.startswith("alpa") and (run.model.experts or 0) > 1:
         return "adafactor"
     if software.name == "nemo" and run.model.mla is not None:

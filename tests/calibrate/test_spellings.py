@@ -12,6 +12,7 @@ from planner.calibrate.row_task import Case, case_of
 from planner.calibrate.runs import Run
 from planner.calibrate.shapes import NotPricedError
 from planner.candidates import OFFLOAD, RECOMPUTE, SCHEDULES
+from planner.cost.states import StateBytes, state_bytes
 from planner.units import GIB
 from tests.calibrate.test_rows import run
 
@@ -149,3 +150,21 @@ def test_recipes_of_latent_attention_recompute_its_up_projections(
     row = run(model={"mla": latent}, parallel={"framework": framework})
     assert recomputed_modules(row) == again
     assert chosen(case_of(row), "recompute") == bool(again)
+
+
+def test_weights_of_maxtext_in_bf16_have_states_in_bf16() -> None:
+    """Weight, gradient and two moments of two bytes each, in the place of fp32 weights, gradients and moments."""
+    tpu = {
+        "chip_key": "tpu-v6e",
+        "num_chips": 256,
+        "chips_per_node": 4,
+        "intra": None,
+        "inter": None,
+    }
+    jax = {"framework": "MaxText", "dp": 256, "tp": 1, "pp": 1, "global_batch": 256, "zero": 3}
+    wide, narrow = (
+        case_of(run(hardware=tpu, parallel=jax, notes=notes)).task
+        for notes in ("", '"weight_dtype": "bfloat16"')
+    )
+    assert (state_bytes(wide), state_bytes(narrow)) == (StateBytes(0, 4, 12), StateBytes(2, 2, 4))
+    assert wide.trainer.memory.logit_bytes == 2.0
