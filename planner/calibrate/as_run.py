@@ -50,6 +50,8 @@ def generation_name(software: Software, traits: Mapping[str, Json]) -> str:
         if not traits["compiled"]:
             return "torchtitan-eager"
         return "torchtitan-2024" if traits["in_2024"] else "torchtitan"
+    if name == "kempnerforge":
+        return name if traits["compiled"] else "kempnerforge-eager"
     if name in ("mindspeed", "ascendspeed"):
         return "mindspeed-mc2" if overlapped else "mindspeed"
     if name in ("megatron-core", "nemo", "unknown") and software.trainer.name == "megatron":

@@ -69,6 +69,7 @@ _FSDP = Software(name="fsdp", trainer=FSDP, attention="flash-2", classic=True)
 
 FAMILIES: tuple[tuple[str, Software], ...] = (
     (r"foundry|composer", Software(name="foundry", trainer=FSDP, attention="flash-2")),
+    (r"kempner", replace(_TITAN, name="kempnerforge")),
     (r"torchtitan|fsdp2|automodel", _TITAN),
     (r"mindformers|mindspore", Software(name="mindspore", trainer=MINDSPORE, attention="ascend")),
     (r"mindspeed|modellink", _ASCEND),

@@ -107,11 +107,13 @@ def state_cost(task: Task, rows: Candidates, where: Mapping[AxisName, IntArray])
     stays = cast & (level < WEIGHTS)
     whole = level < (GRADIENTS if task.trainer.memory.gradient_buffer else OPTIMIZER)
     whole = whole | ((level < GRADIENTS) & _accumulates(task, rows))
-    whole = whole | staged(task, rows)
+    waits = summed_whole(task, rows)
+    whole = whole | staged(task, rows) | waits
     waiting = (level == GRADIENTS) & ~np.asarray(task.trainer.reduces_each)
     return StateCost(
         weights=shared(kinds.weights, WEIGHTS),
-        gradients=kinds.gradients / np.where(whole, 1.0, ranks),
+        gradients=np.where(waits, task.trainer.memory.gradient_bytes, kinds.gradients)
+        / np.where(whole, 1.0, ranks),
         optimizer=optimizer,
         gathered=np.where(stays, task.recipe.weight_bytes, 0.0) * np.ones_like(ranks),
         once=once,
@@ -150,6 +152,12 @@ def regathered(task: Task, rows: Candidates) -> BoolArray:
 def _accumulates(task: Task, rows: Candidates) -> BoolArray:
     """Whether the gradients of several micro-batches are added up before they are reduced."""
     return (rows.num_micro_batches(task.recipe.global_batch) > 1) | (rows.pp > 1)
+
+
+def summed_whole(task: Task, rows: Candidates) -> BoolArray:
+    """Whether data ranks add up whole gradients and reduce them once a step, weights being gathered each time."""
+    waits = task.trainer.memory.accumulates_whole & (rows.sharding >= GRADIENTS)
+    return np.asarray(waits & _accumulates(task, rows) & (rows.shard_group > 1))
 
 
 def staged(task: Task, rows: Candidates) -> BoolArray:
@@ -205,6 +213,7 @@ def _traffic(
         np.where(level >= GRADIENTS, sharded_once, whole + gather + across),
     )
     each = (level >= GRADIENTS) & (trainer.reduces_each | (level == WEIGHTS)) & ~adds_up
+    each = each & ~summed_whole(task, rows)
     once = once + np.where((level >= GRADIENTS) & ~each, scatter, zero)
     forward = np.where(per_use, gather, zero)
     again = (level == WEIGHTS) & ~adds_up

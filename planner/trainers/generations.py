@@ -37,6 +37,7 @@ PARTS = {
     ),
     "memory": (
         "gradient_bytes",
+        "accumulates_whole",
         "master_bytes",
         "gathered_layers",
         "logit_bytes",

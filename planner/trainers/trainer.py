@@ -34,6 +34,9 @@ class Memory:
     stages_accumulate: bool = False
     """Between pipeline stages, sharded gradients stay whole until the last micro-batch has run backwards, and weights
     that a backward pass gathered until the next forward pass has used them."""
+    accumulates_whole: bool = False
+    """Sharded gradients stay whole until the last micro-batch without stages too, in ``gradient_bytes`` each whatever
+    the weights have (FSDP2's ``set_requires_gradient_sync``, whose ``reduce_dtype`` is fp32)."""
     step_params: float = math.inf
     """Parameters that the optimizer steps on at once where weights are sharded."""
     master_bytes: float = 4.0

@@ -271,3 +271,19 @@ def test_the_fullest_rank_of_a_split_vocabulary(trainer, vocab, tp, rows):
 
 def test_names_of_sharding_are_the_levels_used_here():
     assert SHARDING == ("none", "ZeRO-1", "ZeRO-2", "ZeRO-3")
+
+
+def test_gradients_that_wait_for_the_last_micro_batch_are_whole_and_reduced_once():
+    """fp32 gradients of every weight on each of eight ranks (set_requires_gradient_sync); one reduction, not four."""
+    task = simple("torchtitan", global_batch=32)
+    memory = replace(task.trainer.memory, accumulates_whole=True)
+    waits = replace(task, trainer=replace(task.trainer, memory=memory))
+    rows = single(dp=8, sharding=ZERO_3)
+    each, once = cost(task, rows), cost(waits, rows)
+    assert once.gradients[0, 0] == 4.0 == 8 * each.gradients[0, 0]
+    assert once.weights[0, 0] == each.weights[0, 0]
+    moved = each.each_backward[0, 0] - once.each_backward[0, 0]
+    assert once.once[0, 0] - each.once[0, 0] == pytest.approx(moved)
+    assert moved > 0
+    alone = replace(waits, recipe=replace(waits.recipe, global_batch=8))
+    assert cost(alone, rows).gradients[0, 0] == each.gradients[0, 0]
