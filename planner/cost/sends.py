@@ -68,18 +68,17 @@ class Sends:
         """The same of what runs behind compute."""
         return self._by_boundary(self.hidden, pp)
 
-    def waits(self, pp: int) -> Array:
+    def waits(self, behind: Array) -> Array:
         """Seconds by which every pass of a chunk is longer where stages wait for what they exchange; 0 elsewhere.
 
         After a forward and a backward pass a stage sends the results of both and receives what it works on next, to and
         from both neighbours at once: the slower boundary and what the host needs, half of it for each of the passes.
 
-        Shapes: ``(n, pp)``, for candidates that all have ``pp`` stages.
+        Shapes: exposed seconds of the boundary behind every stage, ``(n, pp)``, and the same of the result.
 
         Source: Megatron-LM, send_forward_backward_recv_forward_backward without overlap_p2p_comm, which waits for the
         device.
         """
-        behind = self.boundaries(pp)
         longest = np.maximum(behind, np.roll(behind, 1, axis=1))
         return np.nan_to_num((longest + self.exchange[:, None]) / 2.0)
 

@@ -123,10 +123,9 @@ def makespan_bounds(p: Prices, times: StageTimes) -> Array:
 def schedule_costs(p: Prices, times: StageTimes) -> tuple[Array, Array, Array, Array]:
     """Seconds of chunks forwards and backwards with what stages wait for, delays of sends, gradients of weights."""
     stages = times.blocks.shape[0]
-    if p.mix is not None or np.isnan(p.sends.exchange).all():
-        return times.forward, times.backward, p.delays(stages), times.weight
-    waits = p.sends.waits(stages)[..., None]
-    return times.forward + waits, times.backward + waits, p.delays(stages), times.weight
+    send = p.delays(stages)
+    waits = p.sends.waits(send)[..., None]
+    return times.forward + waits, times.backward + waits, send, times.weight
 
 
 def step_seconds(p: Prices, times: StageTimes, makespan: Array) -> Array:

@@ -141,7 +141,8 @@ def _pace(p: Prices, stage: int) -> Prices:
     if p.mix is None:
         return p
     slow = max(p.mix.at(stage), key=lambda part: float(_work(stage_times(part))[stage]))
-    return replace(slow, sends=replace(slow.sends, ends=p.sends.ends), mix=p.mix)
+    own = replace(slow.sends, ends=p.sends.ends, exchange=p.sends.exchange)
+    return replace(slow, sends=own, mix=p.mix)
 
 
 def _host_update(p: Prices, times: StageTimes, stage: int) -> float:

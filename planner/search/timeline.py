@@ -7,7 +7,7 @@ its middle shows all of it. What is cut out, where, and how long it takes is sai
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -17,7 +17,7 @@ from planner.cost.memory import TERMS
 from planner.cost.orders import FORWARD, NOTHING, Schedule, group_size
 from planner.cost.prices import ends_of
 from planner.cost.program import Program, simulate
-from planner.cost.step import StageTimes
+from planner.cost.step import StageTimes, schedule_costs
 from planner.plan.figures import Timeline, TimelineRow
 from planner.search.breakdown import Breakdown
 from planner.units import Array
@@ -43,10 +43,11 @@ class _Cut:
 
 def timeline(b: Breakdown) -> Timeline:
     """The pipeline of one candidate, from its first forward to its last backward."""
-    p, times = b.prices, b.times
+    p = b.prices
+    forward, backward, send, _ = schedule_costs(p, b.times)
+    times = replace(b.times, forward=forward, backward=backward)
     stages, chunks = times.forward.shape[-2:]
     schedule, m = Schedule(int(p.rows.schedule[0])), int(p.micro_batches[0])
-    send = p.delays(stages)
     behind = p.sends.hidden_boundaries(stages) if p.mix is None else p.mix.hidden
     run = partial(_run, schedule, times, send)
     group = int(group_size(stages, m)) if schedule.grouped else stages

@@ -26,6 +26,7 @@ from planner.search.pools.search import search_pipelines
 from planner.search.pools.space import may_run, orders, seatings, stage_layouts
 from planner.search.stages.paths import Met
 from planner.search.stages.refine import refine_chunks
+from planner.search.timeline import timeline
 from tests.pools.sites import MIXED, asked, site_of
 
 INTERLEAVED = SCHEDULES.index("interleaved")
@@ -126,6 +127,17 @@ def chunked(site, pins):
                         yield float(exact(cutting).step[0]), seats, sizes
 
 
+def waiting(site, exchange):
+    """The same where stages wait for what they exchange."""
+
+    def waits(task):
+        overhead = replace(task.trainer.overhead, exchange=exchange)
+        return replace(task, trainer=replace(task.trainer, overhead=overhead))
+
+    return replace(site, tasks=tuple(map(waits, site.tasks)))
+
+
+@pytest.mark.parametrize("exchange", [None, 2e-3])
 @pytest.mark.parametrize(
     "question",
     [
@@ -137,8 +149,9 @@ def chunked(site, pins):
               pins=("recompute=full", "zero=1", "mbs=2")),
     ],
 )  # fmt: skip
-def test_search_of_several_chunks_finds_what_brute_force_finds(question):
+def test_search_of_several_chunks_finds_what_brute_force_finds(question, exchange):
     site, pins = site_of(question)
+    site = waiting(site, exchange)
     best, _, sizes = min(chunked(site, pins), key=lambda each: each[0])
     found = search_pipelines(site, pins, chunked=True)
     assert not found.stopped
@@ -242,21 +255,43 @@ def test_bounds_are_below_every_placing(limit):
     assert compared > 10
 
 
-def test_two_pools_of_one_chip_cost_what_one_cluster_does():
+@pytest.mark.parametrize(("vpp", "exchange"), [(1, None), (3, None), (3, 1e-3)])
+def test_two_pools_of_one_chip_cost_what_one_cluster_does(vpp, exchange):
     """Seats change nothing where pools have the same chips and the network between them is their own."""
     question = Question(model="gpt2-large", cluster="h100-sxm:32", global_batch=64, seq_len=1024)
     whole = understand(question).task
     half = replace(whole, cluster=read_cluster("h100-sxm:16"))
     link = slowest_link((half.cluster, half.cluster))
-    site = Site((half, half), replace(link, latency=whole.cluster.levels[-1].latency))
-    row = single(dp=4, tp=2, pp=4, micro_batch=2, sp=1, sharding=1)
+    site = Site((whole, half, half), replace(link, latency=whole.cluster.levels[-1].latency))
+    whole, *halves = waiting(site, exchange).tasks
+    site = replace(site, tasks=tuple(halves))
+    degrees = {"dp": 4, "tp": 2, "pp": 4, "micro_batch": 2, "sp": 1, "sharding": 1, "vpp": vpp}
+    row = single(**degrees, schedule=INTERLEAVED if vpp > 1 else 0)
     plain, mixed = prices(whole, row), placed(site, row, Seats((0, 1), (2, 2)))
-    cut = uniform(np.array([9, 9, 9, 9]), 0)
+    cut = uniform(np.full(4 * vpp, 36 // (4 * vpp)), 0)
     one, two = exact(with_cut(plain, cut)), exact(with_cut(mixed, cut))
+    assert (mixed.sends.waits(mixed.delays(4)) > 0).all() == (exchange is not None)
+    part = breakdown(with_cut(mixed, cut), 0)
+    assert part.step == pytest.approx(float(one.step[0]), rel=1e-9)
+    assert timeline(part).makespan == pytest.approx(part.makespan, rel=1e-12)
     assert two.step[0] == pytest.approx(one.step[0], rel=1e-12)
     assert two.memory[0] == pytest.approx(one.memory[0], rel=1e-12)
     over = spread(site, row)
     assert exact(with_cut(over, cut)).step[0] == pytest.approx(one.step[0], rel=1e-12)
+
+
+@pytest.mark.parametrize("exchange", [None, 1e-3])
+def test_a_slower_link_between_pools_makes_no_plan_faster(exchange):
+    site, pins = site_of(
+        asked("h100-sxm:2 + a100-sxm-80gb:1", model="gpt2-xl", layers=7, batch=12,
+              pins=("recompute=none", "mbs=1", "cp=1", "zero=1"))
+    )  # fmt: skip
+    site, steps = waiting(site, exchange), []
+    for slower in (1.0, 4.0, 64.0):
+        link = replace(site.link, bandwidth=site.link.bandwidth / slower)
+        steps.append(search_pipelines(replace(site, link=link), pins, chunked=True).best[0].step)
+    assert steps == sorted(steps)
+    assert steps[-1] > 1.01 * steps[0]
 
 
 def test_a_stage_on_several_pools_waits_for_the_slowest():

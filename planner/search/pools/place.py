@@ -69,8 +69,12 @@ def placed(site: Site, row: Candidates, seats: Seats, known: Sequence[Prices] = 
     exposed, hidden = _boundaries(site, parts, seats)
     chips = tuple(int(count) for count in stands.sum(axis=1) * int(row.ranks[0]) // pp)
     first = parts[seats.pools[0]]
-    ends = np.maximum(*(linked(parts[seats.pools[end]], site.link).ends for end in (0, -1)))
-    own = replace(first.sends, ends=ends)
+    ends = [linked(parts[seats.pools[end]], site.link) for end in (0, -1)]
+    own = replace(
+        first.sends,
+        ends=np.maximum(*(end.ends for end in ends)),
+        exchange=np.maximum(*(end.exchange for end in ends)),
+    )
     return replace(first, sends=own, mix=Mix(parts, stands, exposed, hidden, chips))
 
 

@@ -126,11 +126,10 @@ class Chunked(Runs):
         mode = int(self._light.rows.recompute[0])
         blocks = cut_blocks(self.model, uniform(p.cut.layers, mode), self.pp, folded=False)
         whole = blocks.sum(axis=(0, 1))
-        send = p.delays(self.pp)[0]
+        send, waits = p.delays(self.pp)[0], self.vpp * self.waits.sum()
         m = int(p.micro_batches[0])
-        bound = lower_bound(
-            schedule, self.pp, m, self.vpp, whole @ forward, whole @ backward, send.min()
-        )
+        forward, backward = whole @ forward + waits, whole @ backward + waits
+        bound = lower_bound(schedule, self.pp, m, self.vpp, forward, backward, send.min())
         return max(float(bound), self._levelled(None))
 
     @cached_property
@@ -163,7 +162,13 @@ class Chunked(Runs):
     @cached_property
     def _busy(self) -> Array:
         """Seconds in which every stage is busy, by the number of its layers; ``(stages, numbers)``."""
-        return int(self.p.micro_batches[0]) * self._alone.seconds
+        waits = 2 * self.vpp * self.waits[:, None]
+        return np.asarray(int(self.p.micro_batches[0]) * (self._alone.seconds + waits))
+
+    @cached_property
+    def waits(self) -> Array:
+        """Seconds by which every pass of a chunk is longer than its layers; ``(stages,)``."""
+        return np.asarray(self.p.sends.waits(self.p.delays(self.pp))[0])
 
     @cached_property
     def lead(self) -> Array:
@@ -180,7 +185,7 @@ class Chunked(Runs):
             passed[0, 0] += forward[0] + both * backward[0]
             each.append(passed)
         passed = each[0] if p.mix is None else p.mix.slowest(each)
-        passed = passed[0] + (1 + both) * p.delays(self.pp)[0]
+        passed = passed[0] + (1 + both) * (p.delays(self.pp)[0] + self.waits)
         return np.asarray(np.cumsum(passed) - passed)
 
 
@@ -218,7 +223,9 @@ class Priced:
     def loads(self, cuts: IntArray) -> Array:
         """Seconds in which every stage is busy, infinite where it cannot hold its layers; ``(n, stages)``."""
         numbers = self._numbers(cuts)
-        return np.asarray(self.seconds[np.arange(self.runs.pp), numbers] * self.micro_batches)
+        waits = 2 * self.runs.vpp * self.runs.waits
+        seconds = self.seconds[np.arange(self.runs.pp), numbers] + waits
+        return np.asarray(seconds * self.micro_batches)
 
     def makespans(self, cuts: IntArray) -> Array:
         """Seconds of the schedule of cuts that fit and what follows it, less jitter; ``(n,)``."""
@@ -266,6 +273,7 @@ class Priced:
         p = self.runs.p
         schedule, send = Schedule(int(p.rows.schedule[0])), p.delays(self.runs.pp)[0]
         *times, weight, after = self._seconds(cuts, full, selective)
+        times = [each + self.runs.waits[:, None] for each in times]
         seconds = makespan if exact else stage_bound
         found = seconds(schedule, self.micro_batches, times[0], times[1], send, weight)
         return found, after / self.jitter

@@ -139,6 +139,7 @@ class ChunkedOnPools(Chunked):
         )
         seconds, most = np.stack([forward, backward]), self._most(count, reached)
         layer, fixed = seconds[:, :, 1].copy(), np.zeros((2, self.pp, self.vpp))
+        fixed += self.waits[:, None]
         fixed[:, 0, 0] += seconds[:, 0, 0]
         fixed[:, -1, -1] += seconds[:, -1, 2]
         if count:
