@@ -44,7 +44,8 @@ def write(view: View) -> list[File]:
     environment = environment_of(view)
     exports = "".join(f"export {key}={value}\n" for key, value in environment.items())
     use = 'use it as: source bridge.sh; torchrun … run_recipe.py --recipe … "${OVERRIDES[@]}"'
-    shell = commented([*head, use]) + "\n" + exports + "\n" + shell_list("OVERRIDES", words)
+    chips = f"PLAN_CHIPS={view.world}\n"
+    shell = commented([*head, use]) + "\n" + exports + chips + "\n" + shell_list("OVERRIDES", words)
     data = {
         "about": head,
         "world_size": view.world,

@@ -125,7 +125,8 @@ def _layout(reader: Reader, chips: int | None) -> dict[str, int | str]:
             shown = " × ".join(f"{axis} {layout[axis]}" for axis in DEGREES)
             reader.fault("D01", f"{shown} = {inner} does not divide {chips} chips.")
         layout["dp"] = max(chips // inner, 1)
-    if reader.number("num-experts", default=0) > 1:
+    said = reader.get("num-layers") is None and reader.get("expert-model-parallel-size") is not None
+    if reader.number("num-experts", default=0) > 1 or said:
         layout["ep"] = reader.degree("expert-model-parallel-size")
         usual = 1 if reader.flag("moe-tp-extend-ep") else tp
         layout["etp"] = reader.degree("expert-tensor-parallel-size", default=usual)

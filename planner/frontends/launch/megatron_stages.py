@@ -11,9 +11,11 @@ _GROUP = re.compile(r"\(([^()]*)\)\*(\d+)")
 
 
 def read(reader: Reader, layers: int, pp: int) -> tuple[int, ...] | None:
-    """Layers of every chunk in the order of visits; None without a pipeline."""
-    if pp == 1 or layers < 1:
+    """Layers of every chunk in the order of visits; None without a pipeline, or where nothing says their number."""
+    if pp == 1:
         return None
+    if layers < 1:
+        return _layout_string(reader, layers, pp)
     for way in (_layout_string, _listed, _ends, _equal):
         found = way(reader, layers, pp)
         if found is not None:

@@ -28,6 +28,8 @@ LENIENT = frozenset({
     "lr_schedule", "train_dataset", "train_dataset_task", "eval_dataset", "callbacks", "processor", "output_dir",
     "run_mode", "use_parallel", "seed", "load_checkpoint", "micro_batch_interleave_num", "wrapper", "runner_wrapper",
 })  # fmt: skip
+SCHEDULERS = {"1f1b": "interleaved", "zero_bubble_v": "zbv"}
+"""Schedules of several chunks a stage that plans know, by MindSpore's words."""
 MODES = (
     "0",
     "1",
@@ -50,6 +52,9 @@ def read_mindformers(source: YamlSource) -> TrainerFile:
         values |= {f"{name}.{key}": value for key, value in table_of(data, name).items()}
     config = table_of(table_of(data, "model"), "model_config")
     values |= {f"model.{key}": value for key, value in config.items()}
+    for name in ("pipeline_config", "parallel_optimizer_config"):
+        own = table_of(table_of(data, "parallel"), name)
+        values |= {f"{name}.{key}": value for key, value in own.items()}
     r = Reader(source.path, values)
     p = {axis: r.degree(f"parallel_config.{key}") for axis, key in {
         "dp": "data_parallel", "tp": "model_parallel", "cp": "context_parallel", "pp": "pipeline_stage",
@@ -70,6 +75,9 @@ def read_mindformers(source: YamlSource) -> TrainerFile:
                "Write expert_parallel: 1")  # fmt: skip
     _mindformers_keys(r, data)
     layout["zero"] = int(r.flag("parallel.enable_parallel_optimizer"))
+    ranks = r.number("parallel_optimizer_config.optimizer_weight_shard_size", default=-1)
+    if layout["zero"] and 0 < ranks < p["dp"] * p["cp"]:
+        layout["shard-group"] = ranks
     turns = _turns(r, p["pp"])
     stages = _mindformers_stages(r, model.layers, p["pp"], layout)
     chunks = stages or (model.layers // p["pp"],) * p["pp"]
@@ -164,12 +172,14 @@ def _mindformers_stages(
 ) -> tuple[int, ...] | None:
     """Equal shares plus offsets, one for every stage, or for every stage of every chunk."""
     chunks = r.degree("model.pp_interleave_num")
-    scheduler = r.text("parallel.pipeline_config.pipeline_scheduler")
+    scheduler = r.text("pipeline_config.pipeline_scheduler", default="1f1b")
     if pp == 1:
         return None
+    if scheduler not in SCHEDULERS:
+        r.notes.append(f"not priced: pipeline_scheduler {scheduler}; priced as 1f1b")
     if chunks > 1:
         layout["vpp"] = chunks
-        layout["schedule"] = "zbv" if scheduler == "zero_bubble_v" else "interleaved"
+        layout["schedule"] = SCHEDULERS.get(scheduler, "interleaved")
     offset = r.get("model.offset")
     if not isinstance(offset, list):
         return None

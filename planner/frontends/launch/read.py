@@ -10,6 +10,7 @@ from pathlib import Path
 from planner.errors import PlannerError, listed, nearest
 from planner.frontends.launch import (
     accelerate,
+    bridge,
     deepspeed,
     json_files,
     megatron,
@@ -21,10 +22,13 @@ from planner.frontends.launch.shell import options, plain
 from planner.frontends.yaml_source import YamlSource, parse_yaml
 from planner.units import Json
 
-PROGRAMS = ("megatron", "torchtitan", "deepspeed", "accelerate", "mindformers", "galvatron")
+PROGRAMS = (
+    "megatron", "megatron-bridge", "torchtitan", "deepspeed", "accelerate", "mindformers", "galvatron",
+)  # fmt: skip
 ALIASES = {
     "megatron-lm": "megatron", "mindspeed": "megatron", "mindspeed-llm": "megatron", "mcore": "megatron",
-    "fsdp": "accelerate", "mindspore": "mindformers", "titan": "torchtitan",
+    "fsdp": "accelerate", "mindspore": "mindformers", "titan": "torchtitan", "bridge": "megatron-bridge",
+    "nemo": "megatron-bridge",
 }  # fmt: skip
 ENDINGS = (".sh", ".json", ".toml", ".py", ".yaml", ".yml", ".txt", ".args")
 MOST_BYTES = 2_000_000
@@ -36,7 +40,11 @@ _JSON_KEYS = {
     "deepspeed": ("zero_optimization", "train_micro_batch_size_per_gpu", "train_batch_size"),
     "galvatron": ("pp_deg", "tp_sizes_enc"),
     "megatron": ("world_size", "plan"),
+    "megatron-bridge": ("world_size", "overrides"),
 }
+_MEASURES = "a row for: shardwright evaluate"
+"""What only the script that measures says."""
+_TITAN_MODULE = re.compile(r"\bParallelismConfig\b|\.parallelism\b|\btorchtitan\b")
 _LAUNCHER = re.compile(r"\baccelerate\s+launch\b")
 _SOURCED = re.compile(r"^\s*source (\S+?);? .*\$\{(\w+)\[@\]\}", re.MULTILINE)
 """A script that runs with the array of another."""
@@ -75,7 +83,7 @@ def is_trainer_file(path: Path) -> bool:
     try:
         text = _text(path)
         if path.suffix == ".sh":
-            return "--" in text
+            return "--" in text or bool(bridge.words_of(text))
         return _by_ending(path, text, None) is not None
     except PlannerError:
         return False
@@ -105,7 +113,7 @@ def _by_ending(path: Path, text: str, asked: str | None) -> TrainerFile | None:
     if ending == ".toml":
         return torchtitan.from_toml(where, text)
     if ending == ".py":
-        return torchtitan.from_module(where, text) if "parallelism" in text else None
+        return torchtitan.from_module(where, text) if _TITAN_MODULE.search(text) else None
     lent = _SOURCED.search(text)
     if lent and f"{lent[2]}=" not in text:
         raise PlannerError.of(
@@ -114,6 +122,15 @@ def _by_ending(path: Path, text: str, asked: str | None) -> TrainerFile | None:
             f"Give that file: shardwright check {path.parent / lent[1]}",
             where=where,
         )
+    if _MEASURES in text:
+        raise PlannerError.of(
+            "W03",
+            "measures a plan, and sets nothing itself.",
+            f"Give the trainer's own file: shardwright check {path.parent}/…",
+            where=where,
+        )
+    if asked == "megatron-bridge" or (asked is None and bridge.words_of(text)):
+        return bridge.read_script(where, text)
     values, variables = options(text, where)
     if _LAUNCHER.search(plain(text)):
         return _launched(path, values)
@@ -136,6 +153,7 @@ def _json(where: str, text: str) -> TrainerFile | None:
         "deepspeed": deepspeed.read_deepspeed,
         "galvatron": json_files.read_galvatron,
         "megatron": json_files.read_megatron,
+        "megatron-bridge": bridge.read_json,
     }
     found = readers[program](where, data) if program else None
     about = data.get("_about")
