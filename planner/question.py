@@ -26,7 +26,7 @@ from planner.plan.schema import Assumption, Fingerprints
 from planner.recipe import DEFAULT_BATCH_TOKENS, PRECISIONS, Lora, OptimizerName, Recipe
 from planner.search.operator_pins import divided
 from planner.search.pins import Pins, parse_pins
-from planner.trainers.registry import check_runs, get_trainer
+from planner.trainers.registry import check_runs, check_trains, get_trainer
 from planner.trainers.trainer import Task, Trainer
 from planner.units import show_count, three_digits
 
@@ -128,6 +128,7 @@ def understand(question: Question, cluster: Cluster | None = None) -> Understood
     cluster.chip.peak_for(recipe.precision)
     check_runs(trainer, cluster.chip, recipe.precision)
     whole = model_of(arch, recipe)
+    check_trains(trainer, whole)
     pins = parse_pins(question.pins, trainer, whole)
     model, operators = divided(whole, pins.operators)
     task = Task(

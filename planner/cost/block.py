@@ -182,7 +182,8 @@ def block_cost(s: Setting, block: Block, *, sp: bool) -> BlockCost:
 def _of_head(s: Setting, block: Block, name: str) -> bool:
     """Whether a module for multi-token prediction shares a weight with the head, beside which it stands."""
     model = s.task.model
-    return block is not model.head and name in model.head.tensors and name in block.tied
+    shares = name in model.head.tensors and name in block.tied
+    return shares and any(block is module for module in model.mtp)
 
 
 def _weight_seconds(op: Operator, cost: OperatorCost) -> Array:

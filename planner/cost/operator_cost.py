@@ -10,6 +10,7 @@ import numpy as np
 from planner.cost import kernels
 from planner.cost.collectives import collective
 from planner.cost.setting import Setting, followed
+from planner.graph.attention import KEYS
 from planner.graph.operator import Block, DimName, Operator
 from planner.graph.placement import Split
 from planner.recipe import QUANTISED
@@ -128,10 +129,11 @@ def _attention_seconds(s: Setting, block: Block, op: Operator, split: Split, flo
         start=np.ones_like(s.sequences),
     )
     pieces = np.where(steps > 1, s.task.trainer.ring_chunks * steps, 1.0)
-    cut = tuple(axis for axis, dim in split.items() if dim == "keys")
-    keys = s.local("keys", block.sizes["keys"], cut) / pieces
+    over = next(dim for dim in op.dims if dim in KEYS)
+    cut = tuple(axis for axis, dim in split.items() if dim == over)
+    keys = s.local(over, block.sizes[over], cut) / pieces
     chip, precision = s.task.cluster.chip, s.task.recipe.precision
-    reach = np.minimum(keys, 2.0 * _attended(block, op) * block.sizes["keys"])
+    reach = np.minimum(keys, 2.0 * _attended(block, op) * block.sizes[over])
     one = kernels.attention(
         chip, precision, flops, reach, block.sizes["head_dim"], s.task.trainer.kernel
     )

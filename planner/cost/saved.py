@@ -61,16 +61,18 @@ def saved_tensors(form: Structure, tags: frozenset[str]) -> dict[str, float]:
     """Tensors kept for the backward pass, and which share of each, when operators with these tags are recomputed.
 
     What a recomputed operator wrote is not kept, unless it runs again for a tag in ``KEEPS_OUTPUT`` and an operator
-    that is not recomputed reads it; what it reads from outside is. Logits are counted at the loss, once, not here.
+    that is not recomputed reads it; what it reads from outside is, but for what one layer hands to all that follow (an
+    encoder's result), which that layer keeps. Logits are counted at the loss, once, not here.
     """
     again = repeated(form.block, tags)
+    passed = {n for n in form.block.inputs[1:] if form.block.tensors[n].kind == "activation"}
     writer = {name: op for op in form.block.operators for name in op.writes}
     kept: dict[str, float] = {}
     for op in form.block.operators:
         if op.kind == "loss":
             continue
         wanted = list(op.saves) + ([use.tensor for use in op.reads] if again[op.name] else [])
-        for name in wanted:
+        for name in (n for n in wanted if n not in passed):
             source = writer.get(name)
             share = 1.0 - again[source.name] if source else 1.0
             stays = again[op.name] == 0 and source is not None and source.tags & tags & KEEPS_OUTPUT

@@ -138,8 +138,8 @@ def sends(
 
 
 def shared_bytes(task: Task, table: BlockTable, key: IntArray) -> Array:
-    """Bytes of gradients on a rank of tables that the embedding has and a block of the last stage too; ``(n,)``."""
-    return np.asarray(table.tied[0, key].sum(axis=-1) * state_bytes(task).gradients)
+    """Bytes of gradients on a rank of the table that the embedding has and blocks of other stages too; ``(n,)``."""
+    return np.asarray(table.tied[0, key].max(axis=-1) * state_bytes(task).gradients)
 
 
 def _between_ends(task: Task, rows: Candidates, size: Array, members: IntArray) -> Array:

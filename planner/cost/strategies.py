@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Literal, TypeAlias
 
 from planner.cost.setting import followed
-from planner.graph.operator import FOLLOWS, Block, DimName, Operator, Tensor, Use
+from planner.graph.operator import FOLLOWS, SOURCE_DIMS, Block, DimName, Operator, Tensor, Use
 from planner.graph.placement import (
     PARTIAL,
     REPLICATE,
@@ -90,10 +90,13 @@ def roles_of(trainer: Trainer, *, sp: bool, tied: bool = False) -> Roles:
     """
     every = [(axis, dims, "") for axis, dims in trainer.roles.items() if axis != "pp"]
     single = [(axis, trainer.role(axis, name, tied=tied), name) for axis, name in trainer.apart]
-    return tuple(
-        (axis, tuple(dim for dim in dims if sp or axis != "tp" or dim != "seq"), name)
-        for axis, dims, name in (*every, *single)
-    )
+    return tuple((axis, _cut(axis, dims, sp=sp), name) for axis, dims, name in (*every, *single))
+
+
+def _cut(axis: AxisName, dims: tuple[DimName, ...], *, sp: bool) -> tuple[DimName, ...]:
+    """The dims that an axis cuts: of a source what it cuts of the sequence."""
+    mine = [dim for dim in dims if sp or axis != "tp" or dim != "seq"]
+    return tuple(dict.fromkeys([*mine, *(SOURCE_DIMS[dim] for dim in mine if dim in SOURCE_DIMS)]))
 
 
 def strategy(op: Operator, roles: Roles) -> Split:
@@ -194,7 +197,8 @@ def _uses(block: Block, splits: tuple[Split, ...], name: str) -> Uses:
 
 def leaving(block: Block, name: str, have: Layout, stream: Layout) -> tuple[str, Layout, Layout]:
     """How the layer after reads an output: the stream as it lies, anything else summed up."""
-    final = stream if "embed" in block.tensors[name].dims else _summed(have)
+    tensor = block.tensors[name]
+    final = _streamed(tensor, stream) if "embed" in tensor.dims else _summed(have)
     return ("output", final, final)
 
 
@@ -213,7 +217,17 @@ def _arriving(block: Block, splits: tuple[Split, ...], name: str, stream: Layout
     """How an input arrives: the stream as it lies; indices as their first reader wants them."""
     if block.tensors[name].kind == "index":
         return _uses(block, splits, name)[0][1]
-    return stream
+    return _streamed(block.tensors[name], stream)
+
+
+def _streamed(tensor: Tensor, stream: Layout) -> Layout:
+    """How the stream's layout cuts a tensor that lies as it does, perhaps along a source."""
+    return {
+        axis: Shard(SOURCE_DIMS[place.dim])
+        if isinstance(place, Shard) and place.dim not in tensor.dims and place.dim in SOURCE_DIMS
+        else place
+        for axis, place in stream.items()
+    }
 
 
 def _summed(layout: Layout) -> Layout:

@@ -16,8 +16,8 @@ from planner.candidates import RECOMPUTE, Candidates, distinct
 from planner.cost.block import FAMILIES, BlockCost, block_cost, head_logits
 from planner.cost.partition import distinct_blocks
 from planner.cost.setting import Setting, setting
-from planner.graph.builder import STREAM
-from planner.graph.operator import DimName
+from planner.graph.builder import SOURCE, STREAM
+from planner.graph.operator import SOURCE_DIMS, Block, DimName
 from planner.graph.placement import AxisName
 from planner.trainers.trainer import Task
 from planner.units import Array, IntArray
@@ -144,14 +144,27 @@ def _part(s: Setting, *, sp: bool) -> BlockTable:
 
 
 def _stream(s: Setting, cut: Mapping[AxisName, DimName]) -> Array:
-    """Elements that one layer hands to the next; of the largest where layers differ in width or length."""
+    """Elements that one layer hands to the next; of the largest where layers differ in width or length.
+
+    A layer that reads what an encoder made hands that on with its own.
+    """
     first, *others = s.task.model.blocks
-    whole = [(b.sizes.get("seq"), b.sizes.get("embed")) for b in (first, *others)]
-    found = s.elements(first, STREAM, cut)
+    whole = [
+        tuple(b.sizes.get(dim) for dim in ("seq", "embed", "source")) for b in (first, *others)
+    ]
+    found = _handed(s, first, cut)
     for block, sizes in zip(others, whole[1:], strict=True):
         if sizes != whole[0]:
-            found = np.maximum(found, s.elements(block, STREAM, cut))
+            found = np.maximum(found, _handed(s, block, cut))
     return found
+
+
+def _handed(s: Setting, block: Block, cut: Mapping[AxisName, DimName]) -> Array:
+    own = s.elements(block, STREAM, cut)
+    if "source" not in block.sizes:
+        return own
+    along = {axis: SOURCE_DIMS.get(dim, dim) for axis, dim in cut.items()}
+    return own + s.elements(block, SOURCE, along)
 
 
 def _columns(values: list[Array]) -> Array:

@@ -178,6 +178,11 @@ def _written(plan: Plan, found: Target) -> list[File]:
     unit = plan.degrees.recompute_unit
     together = f"recompute of {unit} layers at a time: each layer runs again by itself there"
     limits.refuse(unit > 1 and not found.units, together, "the same layout without recompute-unit")
+    encoder = any("source" in block.sizes for block in plan.blocks)
+    words = f"the encoder of {plan.model.name}: a decoder alone is written"
+    limits.refuse(
+        encoder and found.name != "dtensor", words, "--to dtensor, which describes no model"
+    )
     if not found.any_strategy:
         _only_roles(plan, limits)
     d = plan.degrees

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from planner.errors import PlannerError, listed
-from planner.frontends.families import classic, llama_like, mixtures
+from planner.frontends.families import classic, llama_like, mixtures, translators
 from planner.frontends.families.common import Family
 from planner.frontends.families.config import DESCRIBE, Config
 from planner.frontends.families.refused import ARCHITECTURES, MULTIMODAL, REFUSED
@@ -35,6 +35,7 @@ FAMILIES: dict[str, tuple[Family, tuple[str, ...]]] = {
     **llama_like.FAMILIES,
     **classic.FAMILIES,
     **mixtures.FAMILIES,
+    **translators.FAMILIES,
 }
 _BY_TYPE = {name.lower(): family for name, (family, _) in FAMILIES.items()}
 _BY_CLASS = {
@@ -206,8 +207,9 @@ def _refuse(data: Mapping[str, Json], path: str) -> None:
     """Refuse by name what is known not to be described."""
     kind, classes = data.get("model_type") or "", data.get("architectures") or [""]
     what = REFUSED.get(kind) or REFUSED.get(ARCHITECTURES.get(classes[0], ""))
-    if not what and data.get("is_encoder_decoder") is True:
-        what = REFUSED["t5"]
+    known = str(kind).lower() in _BY_TYPE or classes[0].lower() in _BY_CLASS
+    if not what and not known and data.get("is_encoder_decoder") is True:
+        what = REFUSED["marian"]
     if not what and not kind and data.get("type_vocab_size"):
         what = REFUSED["bert"]
     if what:

@@ -16,7 +16,15 @@ from planner.frontends.catalog import find_model
 from planner.frontends.fields import checked, typed
 from planner.frontends.model_schema import KindPart, ModelDescription
 from planner.frontends.yaml_source import KeyPath, YamlSource, dump_yaml, load_packaged, load_yaml
-from planner.graph.architecture import Architecture, Attention, Experts, LatentAttention, Layer, Mlp
+from planner.graph.architecture import (
+    Architecture,
+    Attention,
+    Experts,
+    LatentAttention,
+    Layer,
+    Mlp,
+    misplaced,
+)
 from planner.graph.blocks import build_model
 from planner.units import Json, show_count
 
@@ -151,6 +159,8 @@ def read_description(source: YamlSource, given: Overrides | None = None) -> Arch
         layers=_order(source, described, [kind.name for kind in kinds]),
         **{key: getattr(described, key) for key in _plain_fields()},
     )
+    if wrong := misplaced(arch):
+        raise PlannerError.of("M04", f"{arch.name}: {wrong}.", where=source.where(("layers",)))
     if described.params is not None and not given:
         _check_count(source, arch, described.params)
     return arch
@@ -235,7 +245,7 @@ def _layer(
     _sane(built, name, where)
     flags = {flag for k in (top, kind) for flag in k.model_fields_set}
     own = {flag: getattr(kind if flag in kind.model_fields_set else top, flag) for flag in flags}
-    keep = ("post_norms", "parallel", "parallel_norms")
+    keep = ("post_norms", "parallel", "parallel_norms", "encodes", "cross")
     return Layer(
         name=name,
         attention=built[0],

@@ -82,6 +82,8 @@ class AttentionPart(Description):
     """One learned logit a head in the softmax."""
     output_gate: bool = False
     rotary: bool = True
+    causal: bool = True
+    """False where a token sees those behind it too, as in an encoder."""
 
 
 class LatentPart(Description):
@@ -146,6 +148,10 @@ class KindPart(Description):
     """Attention and MLP read the same normed input."""
     parallel_norms: Annotated[int, BeforeValidator(partial(_count, most=2))] = 1
     """Norms before the parallel pair."""
+    encodes: bool = False
+    """A layer of the encoder, which runs over the source; these come first."""
+    cross: bool = False
+    """A second attention, to what the encoder made."""
 
 
 class Run(Description):
@@ -162,7 +168,7 @@ class Run(Description):
 
 
 class ModelDescription(KindPart):
-    """A decoder-only language model.
+    """A language model: a decoder, or an encoder and the decoder that reads its result.
 
     A model with layers of one kind describes that kind at the top and gives ``layers`` as a number.
     """
@@ -187,8 +193,14 @@ class ModelDescription(KindPart):
     """Output projection shares the embedding table."""
     positions: Rows = 0
     """Rows of a learned position table."""
+    buckets: Rows = 0
+    """Rows of a table of relative positions (T5)."""
     embedding_norm: bool = False
+    final_norm: bool = True
+    """A norm behind the last layer, of the encoder too."""
     head_bias: bool = False
     dropout: bool = False
     mtp: Rows = 0
     """Multi-token-prediction modules."""
+    source_seq: Rows = 0
+    """Tokens of the source that an encoder reads; 0 for as many as the sequence has."""

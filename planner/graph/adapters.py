@@ -18,7 +18,7 @@ from planner.graph.operator import Block, DimName, Operator, Tensor, Use
 
 RANK: DimName = "lora_rank"
 GROUPS: dict[str, tuple[str, ...]] = {
-    "attention": ("attn.",),
+    "attention": ("attn.", "cross."),
     "mlp": ("mlp.", "shared."),
     "experts": ("moe.up", "moe.down"),
 }

@@ -1,4 +1,4 @@
-"""Decoder architectures in our own words: what a frontend reads into, and what blocks are built from.
+"""Decoders, encoders before decoders, in our own words: what a frontend reads into, and what blocks are built from.
 
 Plain numbers, one meaning each. Foreign key names stay in the frontends.
 """
@@ -32,6 +32,8 @@ class Attention:
     output_gate: bool = False
     """A second query-sized projection gates the output."""
     rotary: bool = True
+    causal: bool = True
+    """A token sees those before it only; false where it sees all, as in an encoder."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,11 +93,15 @@ class Layer:
     """Attention and MLP read the same normed input."""
     parallel_norms: int = 1
     """Norms before the parallel pair: 1 shared, or 2."""
+    encodes: bool = False
+    """A layer of the encoder, which runs over the source; all of these come before the others."""
+    cross: bool = False
+    """A second attention, of the same heads, whose keys and values come from what the encoder made of the source."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Architecture:
-    """A decoder-only language model."""
+    """A language model: a decoder, or an encoder and the decoder that reads its result."""
 
     name: str
     hidden: int
@@ -112,10 +118,44 @@ class Architecture:
     """Output projection shares the embedding table."""
     positions: int = 0
     """Rows of a learned position table; 0 for rotary, ALiBi or none."""
+    buckets: int = 0
+    """Rows of a table of relative positions, a column a head, which the first layers of encoder and decoder have."""
     embedding_norm: bool = False
+    final_norm: bool = True
+    """A norm behind the last layer, of the encoder too."""
     head_bias: bool = False
     dropout: bool = False
     """Residual and attention dropout during training (classic GPT)."""
     mtp: int = 0
     """Multi-token-prediction modules."""
+    source_seq: int = 0
+    """Tokens of the source that an encoder reads; 0 for as many as the sequence has."""
     source: str = ""
+
+    @property
+    def num_encoder_layers(self) -> int:
+        """Layers that run over the source."""
+        return sum(self.kinds[index].encodes for index in self.layers)
+
+
+def misplaced(arch: Architecture) -> str:
+    """What is wrong with the order of encoder and decoder, in words; empty where nothing is."""
+    kinds = [arch.kinds[index] for index in arch.layers]
+    encoders = arch.num_encoder_layers
+    reads = {kind.cross for kind in kinds[encoders:]}
+    if not all(kind.encodes for kind in kinds[:encoders]):
+        return "layers that encode must come before all others"
+    if any(kind.cross for kind in kinds[:encoders]):
+        return "a layer that encodes has no cross-attention"
+    if any(isinstance(k.attention, Attention) and not k.attention.causal for k in kinds[encoders:]):
+        return "only layers that encode see tokens behind (causal: false)"
+    if reads == {True, False} or (encoders and reads != {True}) or (not encoders and True in reads):
+        return "layers behind an encoder have cross-attention, all of them and no others"
+    if any(
+        kind.cross and (kind.parallel or not isinstance(kind.attention, Attention))
+        for kind in kinds
+    ):
+        return "a layer with cross-attention has heads of one size, and attention before its MLP"
+    if arch.mtp and encoders:
+        return "multi-token prediction behind an encoder is not described"
+    return ""

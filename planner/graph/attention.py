@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from planner.graph.architecture import Attention, LatentAttention
 from planner.graph.builder import TOKENS, Builder
 from planner.graph.operator import DimName, Operator
@@ -12,20 +14,58 @@ TURNED: frozenset[DimName] = frozenset({"head_dim"})
 HEADS: tuple[DimName, ...] = (*TOKENS, "heads", "head_dim")
 
 
-def attended(seq: float, window: int | None) -> float:
-    """Share of the seq × seq score matrix that a causal (and windowed) mask leaves.
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """What an attention looks at."""
 
-    >>> attended(4, None), attended(4, 2)
-    (0.625, 0.4375)
+    name: str = "attn"
+    """What its operators' names begin with."""
+    tensors: str = ""
+    """What its tensors' names begin with."""
+    written: DimName = "seq"
+    """The dim along which keys and values were written."""
+    keys: DimName = "keys"
+    """The dim under which the core reads them."""
+
+
+OWN = _Span()
+CROSS = _Span("cross", "cross_", "source", "source_keys")
+"""Attention to the tokens of a source."""
+KEYS = (OWN.keys, CROSS.keys)
+"""Dims over which attention sums."""
+
+
+def attended(seq: float, window: int | None, *, causal: bool = True) -> float:
+    """Share of the seq × seq score matrix that a causal (and windowed) mask leaves; all where there is none.
+
+    >>> attended(4, None), attended(4, 2), attended(4, None, causal=False)
+    (0.625, 0.4375, 1.0)
     """
+    if not causal:
+        return 1.0
     reach = min(window or seq, seq)
     return (reach * (reach + 1) / 2 + (seq - reach) * reach) / seq**2
 
 
 def grouped_query(
-    b: Builder, source: str, attention: Attention, *, fused: bool, dropout: bool
+    b: Builder,
+    source: str,
+    attention: Attention,
+    *,
+    fused: bool,
+    dropout: bool,
+    table: tuple[str, ...] = (),
 ) -> str:
-    """Attention from the normed stream to the projected output."""
+    """Attention from the normed stream to the projected output.
+
+    Args:
+        b: the block.
+        source: the normed stream.
+        attention: its heads.
+        fused: as one kernel.
+        dropout: of the scores.
+        table: a weight of relative positions that it reads; empty for none.
+    """
     q = b.linear("attn.q", source, ("embed",), ("heads", "head_dim"), "q", bias=attention.qkv_bias)
     into: tuple[DimName, ...] = ("pair", "kv_heads", "head_dim")
     kv = b.linear("attn.kv", source, ("embed",), into, "kv", bias=attention.qkv_bias)
@@ -36,17 +76,38 @@ def grouped_query(
     q = b.memory(f"attn.{step}_q", (q,), "q_placed", HEADS, tags=frozenset({step}), whole=whole)
     tags = frozenset({f"{step}_pair"})
     kv = b.memory(f"attn.{step}_kv", (kv,), "kv_placed", (*TOKENS, *into), tags=tags, whole=whole)
-    share = attended(b.sizes["seq"], attention.window)
+    share = attended(b.sizes["seq"], attention.window, causal=attention.causal)
     sinks = (b.tensor(f"{b.name}.attn.sinks", "heads", kind="weight"),) if attention.sinks else ()
+    weights = (*table, *sinks)
     if fused:
-        out = _fused_core(b, q, (kv,), "head_dim", 4.0 * share, sinks)
+        out = _fused_core(b, q, (kv,), "head_dim", 4.0 * share, weights)
     else:
-        out = _unfused_core(b, q, kv, dropout=dropout, weights=sinks)
+        out = _unfused_core(b, q, kv, dropout=dropout, weights=weights)
     if attention.output_gate:
         gate = b.linear("attn.gate", source, ("embed",), ("heads", "head_dim"), "attn_gate")
         out = b.memory("attn.gating", (out, gate), "o_gated", HEADS, saves=(out, gate))
     return b.linear(
         "attn.out", out, ("heads", "head_dim"), ("embed",), "attn_out", bias=attention.out_bias
+    )
+
+
+def cross(
+    b: Builder, source: str, encoded: str, attention: Attention, *, fused: bool, dropout: bool
+) -> str:
+    """Attention of the normed stream to what the encoder made of the source, to the projected output.
+
+    Source: Vaswani et al. 2017 (arXiv 1706.03762), section 3.2.3.
+    """
+    bias = attention.qkv_bias
+    into: tuple[DimName, ...] = ("pair", "kv_heads", "head_dim")
+    q = b.linear("cross.q", source, ("embed",), ("heads", "head_dim"), "cross_q", bias=bias)
+    kv = b.linear("cross.kv", encoded, ("embed",), into, "cross_kv", bias=bias)
+    if fused:
+        out = _fused_core(b, q, (kv,), "head_dim", 4.0, (), CROSS)
+    else:
+        out = _unfused_core(b, q, kv, dropout=dropout, weights=(), span=CROSS)
+    return b.linear(
+        "cross.out", out, ("heads", "head_dim"), ("embed",), "cross_out", bias=attention.out_bias
     )
 
 
@@ -122,16 +183,17 @@ def _fused_core(
     value: DimName,
     flops: float,
     weights: tuple[str, ...],
+    span: _Span = OWN,
 ) -> str:
     """Fused attention keeps its inputs, its output and one statistic a row (FlashAttention, section 3.1)."""
-    out = b.tensor("o", *TOKENS, "heads", value)
-    rows = b.tensor("softmax_rows", *TOKENS, "heads", kind="statistic")
+    out = b.tensor(f"{span.tensors}o", *TOKENS, "heads", value)
+    rows = b.tensor(f"{span.tensors}softmax_rows", *TOKENS, "heads", kind="statistic")
     b.add(
         Operator(
-            name="attn.core",
+            name=f"{span.name}.core",
             kind="attention",
-            dims=(*TOKENS, "keys", "heads", "head_dim"),
-            reads=(b.use(q), *(b.use(key, seq="keys") for key in keys)),
+            dims=(*TOKENS, span.keys, "heads", "head_dim"),
+            reads=(b.use(q), *(b.use(key, **{span.written: span.keys}) for key in keys)),
             writes=(out, rows),
             weights=weights,
             flops=flops,
@@ -144,11 +206,13 @@ def _fused_core(
     return out
 
 
-def _unfused_core(b: Builder, q: str, kv: str, *, dropout: bool, weights: tuple[str, ...]) -> str:
+def _unfused_core(
+    b: Builder, q: str, kv: str, *, dropout: bool, weights: tuple[str, ...], span: _Span = OWN
+) -> str:
     """Scores, softmax, dropout and context as separate operators; keeps the score matrices."""
-    scores = _scores(b, q, kv)
-    probabilities = _softmax(b, scores, dropout=dropout, weights=weights)
-    return _context(b, probabilities, kv, "head_dim")
+    scores = _scores(b, q, kv, span)
+    probabilities = _softmax(b, scores, dropout=dropout, weights=weights, span=span)
+    return _context(b, probabilities, kv, "head_dim", span)
 
 
 def _latent_unfused(b: Builder, q: str, k: str, v: str, *, dropout: bool) -> str:
@@ -157,14 +221,14 @@ def _latent_unfused(b: Builder, q: str, k: str, v: str, *, dropout: bool) -> str
     return b.linear("attn.out", out, ("heads", "value_dim"), ("embed",), "attn_out")
 
 
-def _scores(b: Builder, q: str, k: str) -> str:
-    scores = b.tensor("scores", *TOKENS, "keys", "heads")
+def _scores(b: Builder, q: str, k: str, span: _Span = OWN) -> str:
+    scores = b.tensor(f"{span.tensors}scores", *TOKENS, span.keys, "heads")
     b.add(
         Operator(
-            name="attn.scores",
+            name=f"{span.name}.scores",
             kind="matmul",
-            dims=(*TOKENS, "keys", "heads", "head_dim"),
-            reads=(b.use(q), b.use(k, seq="keys")),
+            dims=(*TOKENS, span.keys, "heads", "head_dim"),
+            reads=(b.use(q), b.use(k, **{span.written: span.keys})),
             writes=(scores,),
             flops=2.0,
             saves=(q, k),
@@ -174,12 +238,14 @@ def _scores(b: Builder, q: str, k: str) -> str:
     return scores
 
 
-def _softmax(b: Builder, scores: str, *, dropout: bool, weights: tuple[str, ...]) -> str:
+def _softmax(
+    b: Builder, scores: str, *, dropout: bool, weights: tuple[str, ...], span: _Span = OWN
+) -> str:
     dims = b.tensors[scores].dims
-    out = b.tensor("probabilities", *dims)
+    out = b.tensor(f"{span.tensors}probabilities", *dims)
     b.add(
         Operator(
-            name="attn.softmax",
+            name=f"{span.name}.softmax",
             kind="memory",
             dims=dims,
             reads=(b.use(scores),),
@@ -188,20 +254,21 @@ def _softmax(b: Builder, scores: str, *, dropout: bool, weights: tuple[str, ...]
             backward=1.5,
             saves=(out,),
             tags=CORE,
-            whole=frozenset({"keys"}),
+            whole=frozenset({span.keys}),
         )
     )
-    return b.dropout("attn.dropout", out, "probabilities_dropped") if dropout else out
+    dropped = f"{span.tensors}probabilities_dropped"
+    return b.dropout(f"{span.name}.dropout", out, dropped) if dropout else out
 
 
-def _context(b: Builder, probabilities: str, v: str, value: DimName) -> str:
-    out = b.tensor("o", *TOKENS, "heads", value)
+def _context(b: Builder, probabilities: str, v: str, value: DimName, span: _Span = OWN) -> str:
+    out = b.tensor(f"{span.tensors}o", *TOKENS, "heads", value)
     b.add(
         Operator(
-            name="attn.context",
+            name=f"{span.name}.context",
             kind="matmul",
-            dims=(*TOKENS, "keys", "heads", value),
-            reads=(b.use(probabilities), b.use(v, seq="keys")),
+            dims=(*TOKENS, span.keys, "heads", value),
+            reads=(b.use(probabilities), b.use(v, **{span.written: span.keys})),
             writes=(out,),
             flops=2.0,
             saves=(probabilities, v),

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from planner.graph import attention as attn
-from planner.graph.architecture import Architecture, Experts, LatentAttention, Layer
-from planner.graph.builder import STREAM, TOKENS, Builder
+from planner.graph.architecture import Architecture, Attention, Experts, LatentAttention, Layer
+from planner.graph.builder import SOURCE, STREAM, TOKENS, Builder
 from planner.graph.mlp import experts, mlp
 from planner.graph.model import Model
 from planner.graph.operator import Block, DimName, Operator
@@ -14,21 +14,21 @@ OUTPUT = "head.table"
 
 
 def build_model(arch: Architecture, seq: int, *, fused: bool = True) -> Model:
-    """The graph of a decoder for one sequence length.
+    """The graph of a model for one sequence length.
 
     Args:
         arch: the architecture.
-        seq: tokens a sequence.
+        seq: tokens a sequence; those of the source too unless the architecture says how many that has.
         fused: whether attention runs as one fused kernel or as separate operators that keep the scores.
     """
-    blocks = tuple(layer_block(arch, kind, seq, fused=fused) for kind in arch.kinds)
+    blocks, layers = _layers(arch, seq, fused=fused)
     last = arch.kinds[arch.layers[-1]]
     module = _mtp_block(arch, last, seq, fused=fused)
     return Model(
         name=arch.name,
         seq=seq,
         blocks=blocks,
-        layers=arch.layers,
+        layers=layers,
         embedding=_embedding(arch, seq),
         head=_head(arch, seq),
         mtp=(module,) * arch.mtp,
@@ -36,21 +36,81 @@ def build_model(arch: Architecture, seq: int, *, fused: bool = True) -> Model:
     )
 
 
+def _layers(
+    arch: Architecture, seq: int, *, fused: bool
+) -> tuple[tuple[Block, ...], tuple[int, ...]]:
+    """A block for every kind of layer, and for a first one that has more than its like; and the order of them all."""
+    encoders = arch.num_encoder_layers
+    starts = {encoders} if encoders else set()
+    starts |= {0, encoders} if arch.buckets else set()
+    order = [(kind, index in starts) for index, kind in enumerate(arch.layers)]
+    wanted = sorted(set(order), key=lambda pair: (pair[0], not pair[1]))
+    blocks = tuple(
+        layer_block(arch, arch.kinds[kind], seq, fused=fused, first=first) for kind, first in wanted
+    )
+    return blocks, tuple(wanted.index(pair) for pair in order)
+
+
 def layer_block(
-    arch: Architecture, layer: Layer, seq: int, *, fused: bool, keys: int | None = None
+    arch: Architecture,
+    layer: Layer,
+    seq: int,
+    *,
+    fused: bool,
+    keys: int | None = None,
+    first: bool = False,
 ) -> Block:
-    """One layer: norms, attention, feed-forward, residual additions; over so many keys each where not all."""
-    b = _builder(arch, layer, seq, layer.name)
-    b.sizes["keys"] = seq if keys is None else keys
-    b.tensor("x", *STREAM)
-    out = _layer(b, arch, layer, "x", fused=fused)
-    return b.finish(("x",), (out,))
+    """One layer: norms, attention, feed-forward, residual additions.
+
+    Args:
+        arch: the model's.
+        layer: its kind.
+        seq: tokens of the model's sequence.
+        fused: as one kernel.
+        keys: those that each token looks at, where not all.
+        first: the first of the encoder or of the decoder: it has the table of relative positions, and a decoder's reads
+            its tokens and norms what the encoder made.
+    """
+    source = arch.source_seq or seq
+    tokens = source if layer.encodes else seq
+    b = _builder(arch, layer, tokens, f"{layer.name}_first" if first else layer.name)
+    b.sizes |= {"keys": tokens if keys is None else keys, "source": source, "source_keys": source}
+    table: tuple[str, ...] = ()
+    if first and arch.buckets:
+        b.sizes["buckets"] = arch.buckets
+        table = (b.tensor(f"{b.name}.attn.positions", "buckets", "heads", kind="weight"),)
+    if not layer.cross:
+        b.tensor("x", *STREAM)
+        return b.finish(("x",), (_layer(b, arch, layer, "x", fused=fused, table=table),))
+    encoded = b.tensor("encoded", *SOURCE)
+    if not first:
+        b.tensor("x", *STREAM)
+        out = _layer(b, arch, layer, "x", fused=fused, encoded=encoded)
+        return b.finish(("x", encoded), (out,))
+    if arch.final_norm:
+        encoded = b.norm("source_norm", encoded, "encoded_normed")
+    x = _placed(b, arch, _lookup(b))
+    b.tied |= {EMBEDDING}
+    out = _layer(b, arch, layer, x, fused=fused, encoded=encoded, table=table)
+    return b.finish(("encoded", "tokens"), (out, encoded))
 
 
-def _layer(b: Builder, arch: Architecture, layer: Layer, x: str, *, fused: bool) -> str:
+def _layer(
+    b: Builder,
+    arch: Architecture,
+    layer: Layer,
+    x: str,
+    *,
+    fused: bool,
+    encoded: str = "",
+    table: tuple[str, ...] = (),
+) -> str:
+    how = {"fused": fused, "dropout": arch.dropout}
     normed = b.norm("norm1", x, "normed1")
-    core = attn.latent if isinstance(layer.attention, LatentAttention) else attn.grouped_query
-    out = core(b, normed, layer.attention, fused=fused, dropout=arch.dropout)  # type: ignore[arg-type]
+    if isinstance(layer.attention, LatentAttention):
+        out = attn.latent(b, normed, layer.attention, **how)
+    else:
+        out = attn.grouped_query(b, normed, layer.attention, **how, table=table)
     if layer.parallel:
         source = b.norm("norm2", x, "normed2") if layer.parallel_norms == 2 else normed
         return b.memory("add", (x, out, _feed_forward(b, layer, source)), "y", STREAM)
@@ -59,6 +119,12 @@ def _layer(b: Builder, arch: Architecture, layer: Layer, x: str, *, fused: bool)
     if arch.dropout:
         out = b.dropout("attn.out_dropout", out, "attn_dropped")
     middle = b.memory("add1", (x, out), "x_middle", STREAM)
+    if encoded and isinstance(layer.attention, Attention):
+        normed = b.norm("cross_norm", middle, "cross_normed")
+        out = attn.cross(b, normed, encoded, layer.attention, **how)
+        if arch.dropout:
+            out = b.dropout("cross.out_dropout", out, "cross_dropped")
+        middle = b.memory("add_cross", (middle, out), "x_crossed", STREAM)
     out = _feed_forward(b, layer, b.norm("norm2", middle, "normed2"))
     if layer.post_norms:
         out = b.norm("post_norm2", out, "mlp_normed")
@@ -116,17 +182,21 @@ def _attention_sizes(layer: Layer) -> dict[DimName, float]:
 
 
 def _embedding(arch: Architecture, seq: int) -> Block:
-    b = _builder(arch, None, seq, "embedding")
-    out = _lookup(b)
+    tokens = arch.source_seq or seq if arch.num_encoder_layers else seq
+    b = _builder(arch, None, tokens, "embedding")
+    out = _placed(b, arch, _lookup(b))
+    return b.finish(("tokens",), (out,))
+
+
+def _placed(b: Builder, arch: Architecture, out: str) -> str:
+    """What was looked up, with learned positions, norm and dropout where the model has them."""
     if arch.positions:
         b.sizes["positions"] = arch.positions
-        table = b.tensor("embedding.positions", "positions", "embed", kind="weight")
+        table = b.tensor(f"{b.name}.positions", "positions", "embed", kind="weight")
         out = b.memory("positions", (out,), "x_placed", STREAM, weights=(table,))
     if arch.embedding_norm:
         out = b.norm("norm", out, "x_normed")
-    if arch.dropout:
-        out = b.dropout("dropout", out, "x_dropped")
-    return b.finish(("tokens",), (out,))
+    return b.dropout("dropout", out, "x_dropped") if arch.dropout else out
 
 
 def _lookup(b: Builder) -> str:
@@ -161,7 +231,7 @@ def _project_and_loss(b: Builder, arch: Architecture, x: str, *, first: bool) ->
     the vocabulary they are partial, and their reduction is the loss's only communication
     (Megatron-LM, arXiv 1909.08053, section 3).
     """
-    normed = b.norm("norm", x, "x_normed")
+    normed = b.norm("norm", x, "x_normed") if arch.final_norm else x
     table = EMBEDDING if arch.tied else OUTPUT
     logits = b.linear(
         "project", normed, ("embed",), ("vocab",), "logits", bias=arch.head_bias, tied=table

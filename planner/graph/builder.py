@@ -9,6 +9,8 @@ from planner.graph.operator import Block, DimName, Operator, Tensor, TensorKind,
 
 TOKENS: tuple[DimName, ...] = ("batch", "seq")
 STREAM: tuple[DimName, ...] = (*TOKENS, "embed")
+SOURCE: tuple[DimName, ...] = ("batch", "source", "embed")
+"""What an encoder made, as a decoder reads it."""
 
 
 @dataclass(slots=True)
@@ -150,7 +152,7 @@ class Builder:
                 writes=(target, mask),
                 backward=1.0,
                 saves=(mask,),
-                tags=frozenset({"core" if "keys" in dims else "residual_dropout"}),
+                tags=frozenset({"residual_dropout" if "embed" in dims else "core"}),
             )
         )
         return target

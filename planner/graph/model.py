@@ -35,6 +35,11 @@ class Model:
         return len(self.layers)
 
     @property
+    def has_encoder(self) -> bool:
+        """Whether a decoder reads what an encoder made."""
+        return any("source" in block.sizes for block in self.blocks)
+
+    @property
     def num_params(self) -> int:
         """Parameters without multi-token-prediction modules, as model cards count them."""
         body = sum(self.blocks[index].num_params for index in self.layers)

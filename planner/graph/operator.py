@@ -30,6 +30,8 @@ PER_SEQUENCE: frozenset[DimName] = frozenset({"batch", "capacity"})
 ``capacity`` the rows that one sequence sends to one expert)."""
 
 
+SOURCE_DIMS: dict[DimName, DimName] = {"seq": "source"}
+"""What a dim of the stream is called in a tensor that a decoder has from its encoder: as long as the source is."""
 FOLLOWS: dict[DimName, DimName] = {"kv_heads": "heads"}
 """Dims that are cut together with another: an axis that splits ``heads`` splits ``kv_heads`` too, and copies them where
 it is larger than they are."""

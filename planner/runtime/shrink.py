@@ -31,6 +31,8 @@ def shrink(plan: Program) -> Program:
     Raises:
         PlannerError: it has parts that cannot be run (W06).
     """
+    if any("source" in part.sizes for part in plan.parts):
+        raise PlannerError.of("W06", "Models with an encoder before the decoder are not run.")
     if plan.tied and plan.pp > 1 and plan.folded and plan.level and plan.data > 1:
         what = (
             f"Tied embeddings under {plan.schedule} are not run with states sharded over data ranks: "

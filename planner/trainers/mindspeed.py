@@ -15,6 +15,7 @@ MINDSPEED = replace(
     recompute=MEGATRON.recompute | {"selective": frozenset({"core"})},
     counts_ends=False,
     pads_layers=True,
+    encoders=False,
     sends_once=False,
     loss="torch",
     memory=replace(

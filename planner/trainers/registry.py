@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from planner.candidates import SCHEDULES, SPLIT, Candidates
 from planner.errors import Fault, PlannerError, listed, nearest
+from planner.graph.model import Model
 from planner.hardware.chip import Chip
 from planner.trainers.deepspeed import DEEPSPEED
 from planner.trainers.fsdp import FSDP
@@ -41,6 +42,19 @@ def get_trainer(name: str) -> Trainer:
     raise PlannerError.of(
         "T02", f"no trainer named '{name}'. Nearest: {close}.", f"Trainers: {known}."
     )
+
+
+def check_trains(trainer: Trainer, model: Model) -> None:
+    """Refuse a trainer that has no such models.
+
+    Raises:
+        PlannerError: the model has an encoder, and the trainer trains decoders only (T03).
+    """
+    if trainer.encoders or not model.has_encoder:
+        return
+    able = [t.name for t in TRAINERS if t.encoders]
+    what = f"{trainer.name} ({trainer.release}) trains decoders; {model.name} has an encoder before its decoder."
+    raise PlannerError.of("T03", what, f"Trainers that can: {listed(able, 'and')}.")
 
 
 def check_runs(trainer: Trainer, chip: Chip, precision: str) -> None:
@@ -86,6 +100,7 @@ def with_able(
         trainer.name
         for trainer in TRAINERS
         if trainer.runs_on(task.cluster.chip, task.recipe.precision)
+        and (trainer.encoders or not task.model.has_encoder)
         and _takes(replace(task, trainer=trainer), candidates, stated).any()
     ]
     others = (f"Trainers that can: {listed(able, 'and')}.",) if able else ()

@@ -195,6 +195,8 @@ class Trainer:
     """Embedding and head may count as a layer each where layers are cut into equal virtual chunks."""
     pads_layers: bool = False
     """Fills chunks with layers that do nothing until all hold as many: how it runs unequal ones."""
+    encoders: bool = False
+    """Trains models with an encoder before the decoder."""
     ring_chunks: int
     """Chunks of the sequence a context-parallel rank holds: 2 where causal work is balanced, else 1."""
     sends_once: bool

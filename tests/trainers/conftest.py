@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -53,13 +54,19 @@ def build(facts: dict[str, Any], seq: int, *, fused: bool = True) -> Model:
             shared_width=facts.get("shared_ffn", 0),
         )
     layer = Layer(name="layer", attention=_attention(facts), mlp=mlp)
+    kinds, layers = (layer,), (0,) * facts.get("layers", 4)
+    if facts.get("encoder"):
+        kinds, layers = (
+            (replace(layer, name="encoder", encodes=True), replace(layer, cross=True)),
+            (0, 0, 1, 1),
+        )
     arch = Architecture(
         name=facts.get("name", "tiny"),
         hidden=facts.get("hidden", 1024),
         vocab=facts.get("vocab", 32000),
         max_seq=seq,
-        kinds=(layer,),
-        layers=(0,) * facts.get("layers", 4),
+        kinds=kinds,
+        layers=layers,
         tied=facts.get("tied", False),
     )
     return build_model(arch, seq, fused=fused)

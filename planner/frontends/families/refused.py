@@ -12,7 +12,7 @@ INDEXER = "a model with a sparse-attention indexer: the indexer is"
 
 REFUSED: dict[str, str] = {
     **dict.fromkeys(
-        ("t5", "mt5", "umt5", "bart", "mbart", "pegasus", "m2m_100", "marian", "led", "longt5",
+        ("umt5", "mbart", "pegasus", "m2m_100", "marian", "led", "longt5",
          "blenderbot", "prophetnet", "switch_transformers", "seamless_m4t"), ENCODER_DECODER),
     "whisper": "an encoder–decoder for speech: the audio encoder and cross-attention are",
     **dict.fromkeys(
@@ -49,8 +49,6 @@ REFUSED: dict[str, str] = {
 """Refusal by model_type; the sentence ends in "not described yet"."""
 
 ARCHITECTURES: dict[str, str] = {
-    "T5ForConditionalGeneration": "t5",
-    "BartForConditionalGeneration": "bart",
     "WhisperForConditionalGeneration": "whisper",
     "BertForMaskedLM": "bert",
     "BertModel": "bert",
