@@ -15,15 +15,15 @@ MIXED = model_of(Attention(heads=8, kv_heads=8, head_dim=8), Experts(count=4, to
 
 @pytest.mark.parametrize("rank", [1, 8])
 def test_parameters_of_adapters(rank):
-    """r (d_in + d_out) for every product (LoRA, arXiv 2106.09685, section 4.2); keys and values share one A."""
-    attention = rank * ((H + 64) + (H + 32) + (64 + H))
-    mlp = rank * ((H + 2 * F) + (F + H))
+    """r (d_in + d_out) for every product (LoRA, arXiv 2106.09685, section 4.2), keys and values, gate and up each."""
+    attention = rank * ((H + 64) + 2 * (H + 16) + (64 + H))
+    mlp = rank * (2 * (H + F) + (F + H))
     found = with_adapters(DENSE, rank, ("attention", "mlp"))
     assert found.num_trained == 3 * (attention + mlp)
     assert found.num_params == DENSE.num_params + found.num_trained
     assert with_adapters(DENSE, rank, ("attention",)).num_trained == 3 * attention
     experts = with_adapters(MIXED, rank, ("experts",))
-    assert experts.num_trained == 4 * rank * ((H + 2 * 32) + (32 + H))
+    assert experts.num_trained == 4 * rank * (2 * (H + 32) + (32 + H))
 
 
 def test_what_trains_when_nothing_is_frozen():
