@@ -275,29 +275,41 @@ def written(plan: Plan, file: Path) -> dict[str, list[list[int]]]:
     return {name: item["parallel_strategy"] for name, item in items.items()}
 
 
-@pytest.mark.parametrize("layout", [{"tp": 2, "dp": 4}, {"tp": 4, "dp": 2}, {"tp": 8}, {"dp": 8}])
-def test_the_compiler_loads_the_strategies_and_cuts_by_them(
-    layout: dict[str, int], tmp_path: Path
-) -> None:
-    """The compiler's own strategies, slices of weights and groups of ranks, for devices that are not there."""
-    plan = made(tmp_path, layout | {"zero": 0})
-    wanted = written(plan, tmp_path / "operators.json")
-    done = compiled(8, 5, tmp_path / "operators.json")
+def loaded(
+    layout: dict[str, int], folder: Path, experts: int = 0
+) -> tuple[set[str], dict[str, list[int]]]:
+    """Compiled with the exported strategies, as which the compiler tells them and cuts every weight of a layer.
+
+    Gives the names of operators that have a strategy, and groups of ranks by the names that it gives them.
+    """
+    plan = made(folder, layout | {"zero": 0})
+    wanted = written(plan, folder / "operators.json")
+    done = compiled(8, 5, folder / "operators.json", experts)
     assert done.returncode == 0, done.stderr[-2000:]
     found = json.loads(done.stdout.partition("FOUND ")[2])
-    assert {n: s for n, s in found["strategies"].items() if "Reshape" not in n} == {
-        n: s for n, s in wanted.items() if "Reshape" not in n
-    }
-    tp = plan.degrees.tp
+    own, told = (
+        {name: cut for name, cut in some.items() if "Reshape" not in name}
+        for some in (wanted, found["strategies"])
+    )
+    assert told == own
     layouts = stage_files(plan)[0]["parallel_layout_item"]
     weights = {name: item for name, item in found["layouts"].items() if name != "x"}
-    assert len(weights) == 9
+    assert len(weights) == (10 if experts else 9)
     for name, item in weights.items():
         stated = layouts[f"model.layers.0.{name}"]
         parts = [1 if at < 0 else stated["dev_matrix"][::-1][at] for at in stated["tensor_map"]]
         sizes = zip(stated["tensor_shape"], parts, strict=True)
         assert item["slice"] == [size // count for size, count in sizes], name
-    groups = {tuple(ranks) for ranks in found["groups"].values()}
+    return set(wanted), found["groups"]
+
+
+@pytest.mark.parametrize("layout", [{"tp": 2, "dp": 4}, {"tp": 4, "dp": 2}, {"tp": 8}, {"dp": 8}])
+def test_the_compiler_loads_the_strategies_and_cuts_by_them(
+    layout: dict[str, int], tmp_path: Path
+) -> None:
+    """The compiler's own strategies, slices of weights and groups of ranks, for devices that are not there."""
+    _, found = loaded(layout, tmp_path)
+    tp, groups = layout.get("tp", 1), {tuple(ranks) for ranks in found.values()}
     mesh = {tuple(range(5 // tp * tp, 5 // tp * tp + tp)), tuple(range(5 % tp, 8, tp))}
     whole, one = tuple(range(8)), (5,)
     assert groups >= mesh - {whole, one}, "that of all ranks is there already"
@@ -310,24 +322,9 @@ def test_the_compiler_loads_the_strategies_and_cuts_by_them(
 def test_the_compiler_loads_the_strategies_of_experts(
     layout: dict[str, int], tmp_path: Path
 ) -> None:
-    """Strategies of a layer with experts, the slices of their weights, and the ranks that hold the same ones."""
-    plan = made(tmp_path, layout | {"zero": 0})
-    wanted = written(plan, tmp_path / "operators.json")
-    done = compiled(8, 5, tmp_path / "operators.json", experts=8)
-    assert done.returncode == 0, done.stderr[-2000:]
-    found = json.loads(done.stdout.partition("FOUND ")[2])
-    assert {n: s for n, s in found["strategies"].items() if "Reshape" not in n} == {
-        n: s for n, s in wanted.items() if "Reshape" not in n
-    }
-    assert sum("BatchMatMul" in name and "Experts" in name for name in wanted) == 3
-    layouts = stage_files(plan)[0]["parallel_layout_item"]
-    weights = {name: item for name, item in found["layouts"].items() if name != "x"}
-    assert len(weights) == 10
-    for name, item in weights.items():
-        stated = layouts[f"model.layers.0.{name}"]
-        parts = [1 if at < 0 else stated["dev_matrix"][::-1][at] for at in stated["tensor_map"]]
-        sizes = zip(stated["tensor_shape"], parts, strict=True)
-        assert item["slice"] == [size // count for size, count in sizes], name
+    """The same of a layer with experts."""
+    names, _ = loaded(layout, tmp_path, experts=8)
+    assert sum("BatchMatMul" in name and "Experts" in name for name in names) == 3
 
 
 def test_a_wrong_strategy_does_not_compile(tmp_path: Path) -> None:

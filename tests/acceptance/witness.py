@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from itertools import combinations, product
 from typing import Any
 
 from planner.export.view import View
@@ -27,6 +28,17 @@ def group(view: View, rank: int, axis: str) -> list[int]:
             return [first + n * stride for n in range(size)]
         stride *= size
     raise KeyError(axis)
+
+
+def meshes(view: View, rank: int) -> tuple[set[tuple[int, ...]], set[tuple[int, ...]]]:
+    """Ranks that differ from one in an axis alone, for every axis that has others; and in any set of axes."""
+    alone = {axis: group(view, rank, axis) for axis in view.degrees.order}
+    several = [
+        tuple(sorted(rank + sum(step) for step in product(*([r - rank for r in alone[axis]] for axis in axes))))
+        for count in range(len(alone) + 1)
+        for axes in combinations(alone, count)
+    ]  # fmt: skip
+    return {tuple(ranks) for ranks in alone.values() if len(ranks) > 1}, set(several)
 
 
 def weights(view: View, stage: int) -> float:

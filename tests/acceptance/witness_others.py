@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import math
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from plans import plan
-from witness import Facts, batches, degrees, fake_group, group, shards, stages, weights
+from witness import Facts, batches, degrees, fake_group, group, meshes, shards, stages, weights
 
 from planner.export.shape import shape_of
 from planner.export.targets import export
@@ -209,7 +211,23 @@ def mindformers(name: str, monkeypatch: pytest.MonkeyPatch, folder: Path) -> Fac
         for turn in range(d.vpp)
         for stage in range(d.pp)
     ]
-    return found | {"stages": (cut, stages(view))}
+    one_axis, any_axes = meshes(view, view.world - 1)
+    groups = {tuple(ranks) for ranks in _compiled(view, folder).values()}
+    odd = {ranks for ranks in groups if ranks not in any_axes}
+    return found | {"stages": (cut, stages(view)), "ranks": (groups & one_axis | odd, one_axis)}
+
+
+def _compiled(view: View, folder: Path) -> dict[str, list[int]]:
+    """Groups of the last rank that the compiler makes of its own model, in a process of its own."""
+    spec = {"devices": view.world, "rank": view.world - 1, "file": str(folder / "plan.yaml")}
+    program = Path(__file__).with_name("mindformers_simulated.py")
+    done = subprocess.run(
+        [sys.executable, str(program), json.dumps(spec)],
+        capture_output=True, text=True, check=False, timeout=600, cwd=folder,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    found: dict[str, list[int]] = json.loads(done.stdout.partition("FOUND ")[2])
+    return found
 
 
 def _mindformers_weights(view: View, config: Any, monkeypatch: pytest.MonkeyPatch) -> list[int]:

@@ -93,7 +93,7 @@ FACTS: dict[str, tuple[str, ...]] = {
     "accelerate": ("degrees", "ranks", "shards", "parameters"),
     "transformers": ("degrees", "operators", "rules", "ranks", "parameters"),
     "mindspore": ("degrees", "stages", "ranks", "parameters"),
-    "mindformers": ("degrees", "batches", "stages", "parameters"),
+    "mindformers": _ALL,
     "galvatron": ("degrees", "batches", "stages", "ranks", "states"),
     "galvatron-head": (),
     "maxtext": _ALL,
@@ -107,8 +107,8 @@ LEFT: dict[str, str] = {
     "plan it is, fills the vocabulary up with",
     "mindspore": "batches: they are the script's own; ranks are which part of every weight each rank of a stage has: "
     "groups are made by its compiler, which compiles layers in `tests/acceptance/test_mindspore.py`",
-    "mindformers": "ranks: groups are made when its models compile, for devices that no CPU wheel takes; parameters "
-    "hold a difference: with context parallelism the embedding's table is cut over its ranks too",
+    "mindformers": "ranks are groups of the compiler, of its own model with a layer a chunk, for devices that are not "
+    "there; parameters hold a difference: with context parallelism the embedding's table is cut over its ranks too",
     "galvatron": "parameters: its layers import flash attention, which needs CUDA to be built",
     "maxtext": "parameters hold two differences: norms are whole on all data ranks, and with stages every one has the "
     "embedding and the head",
