@@ -40,7 +40,7 @@ def _joined(value: Json) -> Json:
 
 def _sized(value: Json) -> Json:
     """A number of tokens as the window of every layer."""
-    return {"size": value} if isinstance(value, int) else value
+    return {"size": value} if isinstance(value, int | str) else value
 
 
 Count = Annotated[int, BeforeValidator(_whole), Field(ge=1, le=10**9)]

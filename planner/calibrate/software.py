@@ -127,15 +127,15 @@ _AMP = re.compile(r"\bAMP\b")
 def software_of(run: Run) -> Software:
     """The family of a row's software, with what the row itself says about attention.
 
-    Sharded data parallelism that a row joins with tensor or pipeline parallelism is torchtitan's: FSDP has neither.
+    Sharded data parallelism joined with tensor, pipeline or expert parallelism is torchtitan's: FSDP has none of them.
     """
     framework = (run.parallel.framework or "").lower()
     found = next((s for pattern, s in FAMILIES if re.search(pattern, framework)), None)
     if found is None:
         guess = FSDP if run.parallel.zero == 3 else MEGATRON
         found = replace(_MEGATRON, name="unknown", trainer=guess, guessed=True)
-    if found.name == _FSDP.name and ((run.parallel.tp or 1) > 1 or (run.parallel.pp or 1) > 1):
-        found = replace(_TITAN, attention=found.attention)
+    if found.trainer is FSDP and not found.name.startswith("alpa") and _divides(run):
+        found = replace(_TITAN, attention=found.attention, guessed=found.guessed)
     if _OLD_SOURCES.search(run.source):
         if found.trainer is FSDP:
             found = replace(found, attention="unfused", dropout=True)
@@ -151,6 +151,12 @@ def software_of(run: Run) -> Software:
     if stated is None and _UNFUSED_NOTES.search(run.remarks):
         stated = "unfused"
     return found if stated is None else replace(found, attention=stated)
+
+
+def _divides(run: Run) -> bool:
+    """Whether a run divides more than its batch and sequences."""
+    p = run.parallel
+    return max(p.tp or 1, p.pp or 1, (p.ep or 1) if (run.model.experts or 0) > 1 else 1) > 1
 
 
 def _by_triton(run: Run) -> bool:
