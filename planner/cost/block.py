@@ -208,11 +208,17 @@ def weight_elements(s: Setting, form: Structure) -> dict[str, Array]:
 
 def move_seconds(s: Setting, form: Structure, move: Move) -> Array:
     """Seconds of one collective of a block."""
-    size = move_bytes(s, form.block, move, form)
     copies = 1.0
     if move.kind == "all-to-all" and move.axis in EXPERT and s.task.trainer.sends_once:
         copies = max(1.0, form.block.sizes["experts"] * form.block.per_token["experts"])
-    return collective(move.kind, size, s.members[move.axis], s.task.cluster, copies)
+    tensor, cut = form.block.tensors[move.tensor], dict(move.others)
+    points = s.elements(form.block, tensor.dims, cut)  # kept by the setting, so that it has a name
+    key = move.kind, move.axis, id(points), s.element_bytes(tensor), copies
+    if key not in s.moves:
+        size = move_bytes(s, form.block, move, form)
+        members = s.members[move.axis]
+        s.moves[key] = collective(move.kind, size, members, s.task.cluster, copies)
+    return s.moves[key]
 
 
 def exposed_share(s: Setting, move: Move) -> float:

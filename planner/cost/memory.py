@@ -188,26 +188,23 @@ def _alive(p: Prices, columns: Array, flying: Array, parameters: tuple[Array, Ar
     )
 
 
-def memory_bound(p: Prices, enough: float = np.inf) -> Array:
-    """Bytes that the fullest of the first, second and last stage needs: at least one rank needs as much; ``(n,)``.
-
-    Args:
-        p: the candidates.
-        enough: bytes; where the states alone need more, they are the bound.
-    """
+def memory_bound(p: Prices) -> Array:
+    """Bytes that the fullest of the first, second and last stage needs: at least one rank needs as much; ``(n,)``."""
+    last = p.rows.pp[:, None] - 1
+    stage = np.concatenate([np.zeros_like(last), np.minimum(1, last), last], axis=1)
     blocks = outer_stages(p)
-    columns = _columns(blocks[:, :1])
-    bound = _states(p, columns, blocks[:, :1], _parameters(p, columns))[:, 0]
-    left = np.flatnonzero(bound <= enough)
-    if len(left):
-        p, blocks, last = p.take(left), blocks[left], p.rows.pp[left, None] - 1
-        stage = np.concatenate([np.zeros_like(last), np.minimum(1, last), last], axis=1)
-        bound[left] = memory_total(p, blocks, held_at_least(p, blocks, stage)).max(axis=1)
-    return bound
+    return np.asarray(memory_total(p, blocks, held_at_least(p, blocks, stage)).max(axis=1))
+
+
+def states_bound(p: Prices) -> Array:
+    """Bytes of what stays on the first stage whatever runs, and whatever a micro-batch is; ``(n,)``."""
+    blocks = outer_stages(p)[:, :1]
+    columns = _columns(blocks)
+    return _states(p, columns, blocks, _parameters(p, columns))[:, 0]
 
 
 def _states(p: Prices, columns: Array, blocks: Counts, parameters: tuple[Array, Array]) -> Array:
-    """What stays on a stage whatever runs; costs little and rules out many; ``(n, stages)``."""
+    """What stays on a stage whatever runs; ``(n, stages)``."""
     states = p.states
     always = states.weights + states.gathered + states.gradients + states.optimizer
     total = _of(p, always, parameters) + _frozen(p, columns, states.frozen) + of_tables(p, blocks)
@@ -240,7 +237,9 @@ def _of(p: Prices, values: Array, parameters: tuple[Array, Array]) -> Array:
 
 
 def _total(columns: Array, values: Array) -> Array:
-    """Sum over blocks: ``columns`` (blocks, n, stages), ``values`` (n, blocks), result (n, stages)."""
+    """Sum over blocks: ``columns`` (blocks, n or 1, stages), ``values`` (n, blocks), result (n, stages)."""
+    if columns.shape[1] == 1 < len(values):
+        return np.asarray(values @ columns[:, 0])
     total = np.zeros(columns.shape[1:])
     for column, value in zip(columns, values.T, strict=True):
         total += column * value[:, None]
@@ -249,6 +248,11 @@ def _total(columns: Array, values: Array) -> Array:
 
 def _most(columns: Array, values: Array) -> Array:
     """Largest value of the blocks that are there; shapes as in :func:`_total`."""
+    if columns.shape[1] == 1 < len(values):
+        most = np.zeros((columns.shape[2], len(values)))
+        for block, stage in np.argwhere(columns[:, 0] > 0):
+            np.maximum(most[stage], values[:, block], out=most[stage])
+        return most.T
     most = np.zeros(columns.shape[1:])
     for column, value in zip(columns, values.T, strict=True):
         np.maximum(most, value[:, None] * (column > 0), out=most)

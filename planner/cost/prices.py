@@ -17,18 +17,14 @@ from planner.cost.kernels import stream_seconds
 from planner.cost.offload import activation_copies, offloaded
 from planner.cost.partition import block_counts, even_cut, stages_of
 from planner.cost.sends import Sends, sends
-from planner.cost.setting import axis_members
+from planner.cost.setting import axis_members, axis_strides
 from planner.cost.shared_ends import with_shared_ends
-from planner.cost.states import StateCost, regathered, state_cost
+from planner.cost.states import StateCost, regathered, state_columns, state_cost
 from planner.cost.table import BlockTable, block_table
 from planner.hardware.chip import Chip
 from planner.hardware.pools import blended
 from planner.trainers.trainer import Task
 from planner.units import Array, BoolArray, Counts, IntArray, unique
-
-STATE_COLUMNS = ("dp", "tp", "pp", "cp", "ep", "etp", "order", "sharding", "shard_group", "offload")
-"""What the price of states depends on, and micro-batches where gradients have no buffer of their own; few distinct
-combinations among many candidates."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -157,11 +153,10 @@ def prices(
     table, key = blocks or block_table(task, rows)
     if task.cut.shared_ends:
         table, key = with_shared_ends(task, rows, table, key)
-    names = STATE_COLUMNS + (() if task.trainer.memory.gradient_buffer else ("micro_batch",))
-    first, index = distinct([getattr(rows, name) for name in names])
+    first, index = distinct([getattr(rows, name) for name in state_columns(task)])
     meshes = rows.take(first)
     where = axis_members(task, meshes)
-    lies = {axis: where[axis][:, index] for axis in ("pp", "tp")}
+    lies = {axis: where[axis].take(index, axis=1) for axis in ("pp", "tp")}
     return Prices(
         task=task,
         rows=rows,
@@ -169,7 +164,7 @@ def prices(
         key=key,
         states=offloaded(task, meshes, state_cost(task, meshes, where)),
         mesh=index,
-        sends=sends(task, rows, table, key, lies),
+        sends=sends(task, rows, table, key, lies, axis_strides(task, meshes)["pp"][index]),
         micro_batches=rows.num_micro_batches(task.recipe.global_batch),
     )
 
@@ -334,28 +329,32 @@ def busiest_stage(p: Prices, seconds: Array) -> Array:
 
     Shapes: ``(n,)``.
     """
-    first, index = distinct([p.rows.pp, p.rows.vpp, p.rows.folded.astype(np.int64)])
+    first, index = distinct_stages(p.rows)
     order = np.argsort(index, kind="stable")
     starts = np.searchsorted(index[order], np.arange(len(first) + 1))
-    busiest = np.empty(len(index))
+    busiest = np.full(len(index), -np.inf)
     for pair in range(len(first)):
         mine = order[starts[pair] : starts[pair + 1]]
-        held = cut_of(p.take(mine[:1])).sum(axis=1)
-        busiest[mine] = (seconds[mine] @ unique(held).T).max(axis=1)
+        own = seconds if len(first) == 1 else seconds[mine]
+        for held in unique(cut_of(p.take(mine[:1])).sum(axis=1)):
+            busiest[mine] = np.maximum(busiest[mine], own @ held)
     return busiest
+
+
+def distinct_stages(rows: Candidates) -> tuple[IntArray, IntArray]:
+    """Candidates with the same stages and chunks, as :func:`planner.candidates.distinct`."""
+    return distinct([rows.pp, rows.vpp, rows.folded.astype(np.int64)])
 
 
 def outer_stages(p: Prices) -> IntArray:
     """Blocks of the first, the second and the last stage of every candidate under the even cut.
 
-    Shapes: ``(n, 3, blocks)``.
+    Shapes: ``(n, 3, blocks)``; ``(1, 3, blocks)`` where all candidates have as many stages and chunks.
     """
-    first, index = distinct([p.rows.pp, p.rows.vpp, p.rows.folded.astype(np.int64)])
-    chosen = []
-    for row in first:
-        held = cut_of(p.take(np.array([row]))).sum(axis=1)
-        chosen.append(held[[0, min(1, len(held) - 1), -1]])
-    return np.asarray(np.stack(chosen)[index])
+    first, index = distinct_stages(p.rows)
+    held = [cut_of(p.take(np.array([row]))).sum(axis=1) for row in first]
+    chosen = np.stack([each[[0, min(1, len(each) - 1), -1]] for each in held])
+    return chosen if len(chosen) == 1 else chosen[index]
 
 
 def cut_of(p: Prices) -> Counts:

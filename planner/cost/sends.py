@@ -105,6 +105,7 @@ def sends(
     table: BlockTable,
     key: IntArray,
     members: Mapping[AxisName, IntArray],
+    senders: IntArray | None = None,
 ) -> Sends:
     """Price the sends of all candidates over every level.
 
@@ -114,6 +115,7 @@ def sends(
         table: their blocks.
         key: each candidate's row in the table.
         members: of pp and tp at each level.
+        senders: chips from one stage to the next, where they are known; ``(n,)``.
 
     Source: scattered sends: Narayanan et al. 2021 (arXiv 2104.04473), section 4.1.
     """
@@ -122,7 +124,8 @@ def sends(
     if task.trainer.scatters_sends:
         whole = collective("all-gather", stream, members["tp"], task.cluster)
         gather = np.where(size < stream, whole, 0.0)
-    senders = axis_strides(task, rows)["pp"]
+    if senders is None:
+        senders = axis_strides(task, rows)["pp"]
     seconds = np.stack(
         [level.latency + size / level.sent_by(senders) + gather for level in task.cluster.levels]
     )
@@ -139,7 +142,7 @@ def sends(
 
 def shared_bytes(task: Task, table: BlockTable, key: IntArray) -> Array:
     """Bytes of gradients on a rank of the table that the embedding has and blocks of other stages too; ``(n,)``."""
-    return np.asarray(table.tied[0, key].max(axis=-1) * state_bytes(task).gradients)
+    return np.asarray(table.tied[0].max(axis=-1)[key] * state_bytes(task).gradients)
 
 
 def _between_ends(task: Task, rows: Candidates, size: Array, members: IntArray) -> Array:

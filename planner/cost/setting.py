@@ -39,6 +39,8 @@ class Setting:
     """Local sizes already worked out; dims recur in most operators."""
     points: dict[tuple[float, tuple[_Size, ...]], Array] = field(default_factory=dict)
     """Products of them: tensors recur too."""
+    moves: dict[tuple[object, ...], Array] = field(default_factory=dict)
+    """Seconds of collectives, of which most recur as well, by their kind, axis and sizes."""
 
     def local(self, dim: DimName, whole: float, cut: tuple[AxisName, ...]) -> Array:
         """Size of a dim on one rank when these axes cut it.

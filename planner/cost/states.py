@@ -20,6 +20,8 @@ from planner.units import MIB, Array, BoolArray, IntArray
 BUCKET = 128 * MIB
 """Bytes of one message of a gradient reduction or gather at least; its time a byte holds for all."""
 NONE, OPTIMIZER, GRADIENTS, WEIGHTS = range(4)
+COLUMNS = ("dp", "tp", "pp", "cp", "ep", "etp", "order", "sharding", "shard_group", "offload")
+"""What the price of states depends on, whatever the trainer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +83,14 @@ class StateCost:
     """Bytes of host memory for it."""
     frozen_gather: Array
     """Seconds of gathering for it, each micro-batch, forwards and again backwards."""
+
+
+def state_columns(task: Task) -> tuple[str, ...]:
+    """What the price of states depends on, which few distinct combinations of many candidates have.
+
+    Micro-batches count where gradients have no buffer of their own.
+    """
+    return COLUMNS + (() if task.trainer.memory.gradient_buffer else ("micro_batch",))
 
 
 def state_cost(task: Task, rows: Candidates, where: Mapping[AxisName, IntArray]) -> StateCost:

@@ -77,7 +77,9 @@ def block_table(task: Task, rows: Candidates) -> tuple[BlockTable, IntArray]:
     Returns:
         The table, and for every row of ``rows`` its row in the table.
     """
-    first, index = distinct([getattr(rows, name).astype(np.int64) for name in KEY_COLUMNS])
+    first, index = distinct(
+        [getattr(rows, name).astype(np.int64, copy=False) for name in KEY_COLUMNS]
+    )
     if not len(rows):
         return _part(setting(task, rows), sp=False), index
     alike, group = distinct([rows.operators[first], rows.sp[first].astype(np.int64)])

@@ -7,17 +7,22 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner.candidates import Candidates
-from planner.cost.memory import host_bound, memory_bound
+from planner.candidates import Candidates, distinct
+from planner.cost.memory import host_bound, memory_bound, states_bound
 from planner.cost.offload import host_room
-from planner.cost.prices import Prices, prices, step_bound
+from planner.cost.prices import Prices, distinct_stages, prices, step_bound
+from planner.cost.states import state_columns
 from planner.cost.table import BlockTable, block_table
 from planner.trainers.trainer import Task
 from planner.trainers.trust import room
-from planner.units import Array, BoolArray, IntArray
+from planner.units import Array, BoolArray, IntArray, unique
 
 SLICE = 1 << 15
 """Candidates bounded at a time; keeps the arrays of one pass in cache."""
+
+
+MANY = 1 << 12
+"""Candidates with the same stages that are bounded by themselves."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,12 +65,31 @@ def bounds_of(task: Task, candidates: Candidates, table: BlockTable, key: IntArr
         table=table,
         key=key,
     )
-    for part in _slices(np.arange(len(candidates))):
+    for part in _alike(candidates, _open(task, candidates, bounded)):
         priced = bounded.priced(task, candidates, part)
-        fit = fits(task, memory_bound(priced, room(task)), host_bound(priced))
+        fit = fits(task, memory_bound(priced), host_bound(priced))
         bounded.fits[part] = fit
         bounded.step[part[fit]] = step_bound(priced.take(np.flatnonzero(fit)))
     return bounded
+
+
+def _open(task: Task, candidates: Candidates, bounded: Bounded) -> IntArray:
+    """Candidates whose states fit, which costs little: many candidates have the same, and most are ruled out."""
+    names = ("vpp", "schedule", "sp", "operators", *state_columns(task))
+    first, index = distinct([getattr(candidates, name) for name in names])
+    closed = np.zeros(len(first), dtype=bool)
+    for part in _slices(np.arange(len(first))):
+        closed[part] = states_bound(bounded.priced(task, candidates, first[part])) > room(task)
+    return np.flatnonzero(~closed[index])
+
+
+def _alike(rows: Candidates, index: IntArray) -> Iterator[IntArray]:
+    """Some candidates in slices, those with the same stages by themselves where they are many, which is faster."""
+    first, shape = distinct_stages(rows.take(index))
+    many = np.bincount(shape, minlength=len(first)) >= MANY
+    group = np.where(many, np.arange(len(first)), -1)[shape]
+    for each in unique(group).tolist():
+        yield from _slices(index[group == each])
 
 
 def _slices(index: IntArray) -> Iterator[IntArray]:

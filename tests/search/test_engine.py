@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.candidates import Candidates
-from planner.cost.memory import host_bound, memory_bound
+from planner.cost.memory import host_bound, memory_bound, states_bound
 from planner.cost.prices import prices, step_bound
 from planner.cost.step import Exact, exact, tight_bound
 from planner.search import bounded, engine
@@ -100,8 +100,7 @@ def _check_bounds(priced, costs):
     assert (tight_bound(priced) <= costs.step * (1 + SLACK)).all()
     bound = memory_bound(priced)
     assert (bound <= costs.memory * (1 + SLACK)).all()
-    enough = float(np.median(bound))
-    assert ((memory_bound(priced, enough) > enough) == (bound > enough)).all()
+    assert (states_bound(priced) <= bound * (1 + SLACK)).all()
     assert (host_bound(priced) <= costs.host * (1 + SLACK)).all()
 
 
@@ -180,7 +179,8 @@ def test_ties_and_loose_bounds_never_cost_a_layout(task, salt, kinds, loose):
         "step_bound": lower(2),
         "tight_bound": lower(3),
         "exact": made,
-        "memory_bound": lambda p, enough: memory(p) - mixed(p.rows, salt + 4) % 2,
+        "memory_bound": lambda p: memory(p) - mixed(p.rows, salt + 4) % 2,
+        "states_bound": lambda p: 0.0 * memory(p),
     }
     limited = replace(task, memory_limit=7.0)
     with pytest.MonkeyPatch.context() as patch:
