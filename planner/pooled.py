@@ -13,9 +13,10 @@ from planner.hardware.change_pools import link_numbers
 from planner.hardware.limit import memory_limit
 from planner.hardware.pools import Pools
 from planner.plan.figures import Sensitivity
+from planner.plan.fingerprint import fingerprint
 from planner.plan.layout import layout_of
 from planner.plan.schema import Assumption, NoPlan, Plan
-from planner.question import Question, Understood, assumed_hardware, fingerprint, understand
+from planner.question import Question, Understood, assumed_hardware, understand
 from planner.search.engine import Progress
 from planner.search.miss import build_miss
 from planner.search.pins import Pins

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -22,6 +20,7 @@ from planner.graph.model import Model
 from planner.hardware.cluster import Cluster
 from planner.hardware.limit import memory_limit
 from planner.plan.asked import Asked
+from planner.plan.fingerprint import fingerprint
 from planner.plan.schema import Assumption, Fingerprints
 from planner.recipe import DEFAULT_BATCH_TOKENS, PRECISIONS, Lora, OptimizerName, Recipe
 from planner.search.operator_pins import divided
@@ -145,14 +144,13 @@ def understand(question: Question, cluster: Cluster | None = None) -> Understood
 
         if wrong := impossible(task, operators):
             raise PlannerError(*wrong)
-    trained = Assumption(key="trained", text=f"{whole.num_trained:,} parameters train")
     return Understood(
         task=task,
         pins=replace(pins, operators=operators),
         assumptions=(
             *told,
             *assumed,
-            *((trained,) if recipe.lora else ()),
+            *_assumed_model(arch, whole, recipe),
             *assumed_hardware(question, trainer, cluster),
         ),
         fingerprints=Fingerprints(
@@ -366,6 +364,19 @@ def _one_of(word: str, names: Sequence[str], what: str) -> str:
     )
 
 
+def _assumed_model(arch: Architecture, model: Model, recipe: Recipe) -> list[Assumption]:
+    """How long the source of an encoder is, and how many parameters train where that is not all of them."""
+    found = []
+    if model.has_encoder:
+        source = (
+            f"source of {arch.source_seq or recipe.seq:,} tokens; tokens counted are the decoder's"
+        )
+        found.append(Assumption(key="source", text=source))
+    if recipe.lora:
+        found.append(Assumption(key="trained", text=f"{model.num_trained:,} parameters train"))
+    return found
+
+
 def assumed_hardware(question: Question, trainer: Trainer, cluster: Cluster) -> list[Assumption]:
     found = []
     if question.trainer == "megatron":
@@ -378,23 +389,3 @@ def assumed_hardware(question: Question, trainer: Trainer, cluster: Cluster) -> 
         source = f" ({chip.price_source})" if chip.price_source else ""
         found.append(Assumption(key="price", text=f"${chip.price:.2f} a chip-hour{source}"))
     return found
-
-
-WORDS = frozenset({"source", "sources", "measured", "note", "assumed"})
-"""Fields of descriptions that say where numbers come from, and change none."""
-
-
-def fingerprint(data: object) -> str:
-    """Sixteen digits that change when the data do; not when what is said of their sources does."""
-    text = json.dumps(_without_words(data), sort_keys=True, default=_plain)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def _without_words(data: object) -> object:
-    if isinstance(data, Mapping):
-        return {key: _without_words(value) for key, value in data.items() if key not in WORDS}
-    return [_without_words(each) for each in data] if isinstance(data, list | tuple) else data
-
-
-def _plain(value: object) -> object:
-    return sorted(value) if isinstance(value, frozenset | set) else str(value)

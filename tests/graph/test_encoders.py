@@ -213,3 +213,11 @@ def test_only_a_format_that_describes_no_model_takes_such_a_plan():
         with pytest.raises(PlannerError) as refused:
             export(found, target.name)
         assert refused.value.faults[0].code == "W01"
+
+
+def test_how_long_the_source_is_is_told():
+    asked = Question(model="t5-small", cluster="h100-sxm:8", seq_len=128)
+    words = "source of {} tokens; tokens counted are the decoder's"
+    for overrides, length in (({}, "128"), ({"source_seq": "2048"}, "2,048")):
+        known = understand(replace(asked, overrides=overrides))
+        assert words.format(length) in [a.text for a in known.assumptions]

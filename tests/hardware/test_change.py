@@ -9,7 +9,7 @@ import pytest
 from planner.errors import PlannerError
 from planner.frontends.cluster_file import read_cluster
 from planner.hardware.change import changed, hardware_numbers
-from planner.question import fingerprint
+from planner.plan.fingerprint import fingerprint
 
 CLUSTER = read_cluster("h100-sxm:64")
 
