@@ -97,9 +97,14 @@ def read_layout(known: Understood, layout: Mapping[str, int | str]) -> Stated:
     used = int((row.dp * row.cp * row.tp * row.pp)[0])
     states = {pin.column for pin in pins.pins}
     planned = states >= {*DEGREES, *OPEN} or divides_badly(task.cluster.num_chips)
-    if planned and "dp" in states and used in fewer(task.cluster):
+    if "dp" in states and used in fewer(task.cluster) and (planned or _none_of_all(known.task)):
         task = replace(task, chips=(used,))
     return Stated(task=task, layout=layout, pins=pins, row=row)
+
+
+def _none_of_all(task: Task) -> bool:
+    """Whether no layout of all chips is allowed and fits; then plans leave some idle too."""
+    return search(task, Pins(), top=1).best is None
 
 
 def usual_row(task: Task, pins: Pins) -> Candidates:

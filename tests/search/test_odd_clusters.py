@@ -91,6 +91,17 @@ def test_half_of_the_chips_or_more_are_not_left_idle_nor_any_unless_dp_is_stated
     assert {fault.code for fault in caught.value.faults} == {"D01"}
 
 
+def test_layouts_that_leave_chips_idle_are_priced_where_none_of_all_chips_is_allowed():
+    """MindSpore takes no 36 chips, which divide well: a plan leaves four idle, and so may a layout of some degrees."""
+    question = Question(model="llama-3-8b", cluster="ascend-910b:36", trainer="mindspore")
+    found = price(question, {"dp": 4, "pp": 8})
+    assert found.degrees.chips_used == 32
+    assert any("4 of 36 chips are idle" in warning for warning in found.warnings)
+    assert found.step >= plan(question).step
+    with pytest.raises(PlannerError, match="= 32, but the cluster has 36 chips"):
+        price(replace(question, trainer="megatron"), {"dp": 4, "pp": 8})
+
+
 def test_chips_are_not_left_idle_for_nothing():
     question = Question(model="llama-3-8b", cluster="h100-sxm:5", global_batch=20, seq_len=4096)
     found = plan(question)
