@@ -134,7 +134,8 @@ def software_of(run: Run) -> Software:
     if found is None:
         guess = FSDP if run.parallel.zero == 3 else MEGATRON
         found = replace(_MEGATRON, name="unknown", trainer=guess, guessed=True)
-    if found.trainer is FSDP and not found.name.startswith("alpa") and _divides(run):
+    own = found.name not in (_FSDP.name, "unknown")
+    if found.trainer is FSDP and not found.name.startswith("alpa") and _divides(run, own=own):
         found = replace(_TITAN, attention=found.attention, guessed=found.guessed)
     if _OLD_SOURCES.search(run.source):
         if found.trainer is FSDP:
@@ -153,10 +154,11 @@ def software_of(run: Run) -> Software:
     return found if stated is None else replace(found, attention=stated)
 
 
-def _divides(run: Run) -> bool:
-    """Whether a run divides more than its batch and sequences."""
+def _divides(run: Run, *, own: bool) -> bool:
+    """Whether a run divides experts, or layers or weights where its program has no ``own`` name: FSDP does neither."""
     p = run.parallel
-    return max(p.tp or 1, p.pp or 1, (p.ep or 1) if (run.model.experts or 0) > 1 else 1) > 1
+    experts = (p.ep or 1) if (run.model.experts or 0) > 1 else 1
+    return max(experts, 1 if own else p.tp or 1, 1 if own else p.pp or 1) > 1
 
 
 def _by_triton(run: Run) -> bool:

@@ -129,7 +129,7 @@ TABLE = (
          gib=(10, 16), wrong="7 GiB: that run kept weights on the chip longer than DeepSpeed's defaults say"),
     Case("A07", "qwen2.5-32b", "h100-sxm", 8, _zero(3, offload="optimizer"), 4096, fits=True),
     Case("A07", "qwen2.5-32b", "h100-sxm", 8, _zero(3, offload="optimizer", micro_batch=8), 4096, fits=False),
-    Case("A46", "moonlight", "h100-sxm", 8, _pipe(BRIDGE, tp=2, ep=8, etp=1), 4096, gib=(33, 40)),
+    Case("A46", "moonlight", "h100-sxm", 8, _pipe(BRIDGE, tp=2, ep=8, etp=1, recompute="none"), 4096, gib=(33, 40)),
     Case("A41", "stablecode-3b", "h100-sxm", 8, _zero(2, recompute="none"), 8192, gib=(32, 53)),
     Case("A41", "stablecode-3b", "h100-sxm", 8, _zero(2, recompute="none"), 16384, gib=(58, 80)),
     Case("A54", "deepseek-v2-lite", "a100-sxm-80gb", 4, _zero(3, micro_batch=4), fits=False,

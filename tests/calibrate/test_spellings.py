@@ -168,3 +168,9 @@ def test_weights_of_maxtext_in_bf16_have_states_in_bf16() -> None:
     )
     assert (state_bytes(wide), state_bytes(narrow)) == (StateBytes(0, 4, 12), StateBytes(2, 2, 4))
     assert wide.trainer.memory.logit_bytes == 2.0
+
+
+def test_experts_that_deepspeed_divides_are_not_computed_on_every_rank() -> None:
+    parallel = {"framework": "DeepSpeed ZeRO-2 + HF", "dp": 16, "tp": 1, "pp": 1, "zero": 2}
+    whole, split = (run(model=MIXTURE, parallel=parallel | {"ep": ep}) for ep in (1, 8))
+    assert predict([case_of(split)])[0].step < 1.5 * predict([case_of(whole)])[0].step
