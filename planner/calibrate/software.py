@@ -109,8 +109,9 @@ FAMILIES: tuple[tuple[str, Software], ...] = (
     (r"accelerate|transformers|hugging ?face|axolotl|llama-?factory|litgpt|torchtune|olmo", _FSDP),
 )
 """First match wins; patterns on the framework in small letters."""
+_SECOND = re.compile(r"flash[-_ ]?attention[-_ ]?(?:v)?2")
 _KERNELS: tuple[tuple[str, Kernel], ...] = (
-    (r"flash_attention2|flashattention-2", "flash-2"),
+    (_SECOND.pattern, "flash-2"),
     (r"flash", "flash-1"),
     (r"fused|torch|unfused", "unfused"),
 )
@@ -149,6 +150,8 @@ def software_of(run: Run) -> Software:
         found = replace(found, attention="triton")
     kernel = str(run.parallel.other("kernel") or "").lower()
     stated = next((k for pattern, k in _KERNELS if kernel and re.search(pattern, kernel)), None)
+    if stated is None and _SECOND.search(framework):
+        stated = "flash-2"
     if stated is None and _UNFUSED_NOTES.search(run.remarks):
         stated = "unfused"
     return found if stated is None else replace(found, attention=stated)

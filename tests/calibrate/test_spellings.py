@@ -170,6 +170,13 @@ def test_weights_of_maxtext_in_bf16_have_states_in_bf16() -> None:
     assert wide.trainer.memory.logit_bytes == 2.0
 
 
+@pytest.mark.parametrize(
+    ("framework", "kernel"), [("Megatron-Core v0.6.0, FlashAttention 2", "flash-2"), ("Megatron-Core", "cudnn")]
+)  # fmt: skip
+def test_a_kernel_that_stands_beside_the_program(framework: str, kernel: str) -> None:
+    assert case_of(run(parallel={"framework": framework})).software.attention == kernel
+
+
 def test_experts_that_deepspeed_divides_are_not_computed_on_every_rank() -> None:
     parallel = {"framework": "DeepSpeed ZeRO-2 + HF", "dp": 16, "tp": 1, "pp": 1, "zero": 2}
     whole, split = (run(model=MIXTURE, parallel=parallel | {"ep": ep}) for ep in (1, 8))
