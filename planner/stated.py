@@ -272,7 +272,7 @@ def _best_of_all(stated: Stated, task: Task, rows: Candidates) -> Filled:
         fitting += int(fit.sum())
         some = np.flatnonzero(fit == fit.any())
         value = price.step if fit.any() else price.memory
-        best = some[preference(priced.rows.take(some), value[some])[:1]]
+        best = preference(priced.rows, some, value[some])[:1]
         rank = (not fit.any(), float(value[best][0]))
         found.append((rank, float(price.step[best][0]), priced.take(best)))
     _, step, best_of = min(found, key=lambda each: each[0])

@@ -10,6 +10,7 @@ import numpy as np
 from planner.candidates import Candidates, distinct
 from planner.cost.memory import host_bound, memory_bound, states_bound
 from planner.cost.offload import host_room
+from planner.cost.partition import block_counts
 from planner.cost.prices import Prices, distinct_stages, prices, step_bound
 from planner.cost.states import state_columns
 from planner.cost.table import BlockTable, block_table
@@ -40,6 +41,16 @@ class Bounded:
     def priced(self, task: Task, candidates: Candidates, index: IntArray | slice) -> Prices:
         """Some of the candidates with their prices, blocks taken from the table."""
         return prices(task, candidates.take(index), (self.table, self.key[index]))
+
+    def busy(self, task: Task, candidates: Candidates, index: IntArray) -> Array:
+        """Seconds of the mean stage's work in a step of some candidates; costs little, and no step takes less."""
+        each = (self.table.total_forward + self.table.total_backward) @ block_counts(task.model)
+        rows = (
+            getattr(candidates, name)[index] for name in ("recompute", "dp", "micro_batch", "pp")
+        )
+        recompute, dp, micro_batch, pp = rows
+        batches = task.recipe.global_batch // (dp * micro_batch)
+        return np.asarray(each[recompute, self.key[index]] * batches / pp)
 
     def steps(self, task: Task, candidates: Candidates, index: IntArray) -> Array:
         """Lower bounds on the step of some of the candidates, whether they fit or not; seconds, shape of ``index``."""

@@ -33,6 +33,13 @@ SIMULATED = 8
 SAME = ("dp", "tp", "pp", "cp", "ep", "etp", "vpp", "micro_batch", "recompute", "offload")
 """Candidates that agree on these are one row of the answer: the best of them is shown."""
 
+AXES = ("dp", "tp", "pp", "cp", "ep")
+TIES = (
+    *("order", "sp", "shard_group", "sharding", "recompute", "offload", "micro_batch", "vpp"),
+    *("etp", "ep", "cp", "pp", "tp"),
+)
+"""Columns whose smaller values are preferred among equals, the last ones first."""
+
 
 @dataclass(frozen=True, slots=True)
 class Progress:
@@ -204,7 +211,7 @@ def _refined(
 ) -> Outcome:
     """The best of some candidates, and of those that are known."""
     index = index[bounded.fits[index]]
-    index = index[preference(space.candidates.take(index), bounded.step[index])]
+    index = preference(space.candidates, index, bounded.step[index])
     state = _Incumbents(task, space.candidates, bounded, index, top, known)
     stopped = False
     try:
@@ -220,38 +227,22 @@ def _refined(
     return state.outcome(space, int(bounded.fits.sum()), stopped=stopped)
 
 
-def preference(rows: Candidates, value: Array) -> IntArray:
-    """Indices by value; ties by fewer axes, smaller tp, smaller pp, then the other columns.
+def preference(candidates: Candidates, index: IntArray, value: Array) -> IntArray:
+    """Some candidates by value; ties by fewer axes, smaller tp, smaller pp, then the other columns.
 
     Values are compared to nine digits, so that rounding never decides.
     """
-    axes = sum(
-        (getattr(rows, axis) > 1).astype(np.int64) for axis in ("dp", "tp", "pp", "cp", "ep")
-    )
     rounded = _digits(value)
-    ties = (
-        rows.order,
-        rows.sp,
-        rows.shard_group,
-        rows.sharding,
-        rows.recompute,
-        rows.offload,
-        rows.micro_batch,
-        rows.vpp,
-        rows.etp,
-        rows.ep,
-        rows.cp,
-        rows.pp,
-        rows.tp,
-        axes,
-    )
     order = np.argsort(rounded, kind="stable")
     same = rounded[order[1:]] == rounded[order[:-1]]
     tied = np.flatnonzero(np.append(same, False) | np.append(False, same)[: len(order)])
     if len(tied):
         some = order[tied]
-        order[tied] = some[np.lexsort((*(column[some] for column in ties), rounded[some]))]
-    return order
+        rows = candidates.take(index[some])
+        axes = sum((degree > 1).astype(np.int64) for degree in map(rows.degree, AXES))
+        ties = (*(getattr(rows, name) for name in TIES), axes)
+        order[tied] = some[np.lexsort((*ties, rounded[some]))]
+    return np.asarray(index[order])
 
 
 def _digits(value: Array) -> Array:
@@ -333,7 +324,7 @@ class _Incumbents:
         step = np.concatenate([self.step, step])
         memory = np.concatenate([self.memory, memory])
         rows = self.candidates.take(index)
-        order = preference(rows, step)
+        order = preference(rows, np.arange(len(step)), step)
         chosen: list[int] = []
         seen: set[tuple[int, ...]] = set()
         columns = np.stack([getattr(rows, name) for name in SAME], axis=1)

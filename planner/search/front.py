@@ -103,7 +103,7 @@ def front(task: Task, outcome: Outcome, top: int, deadline: float) -> Outcome:
     """
     candidates, bounded = outcome.space.candidates, outcome.bounded
     left = np.flatnonzero(bounded.fits)
-    left = left[preference(candidates.take(left), bounded.step[left])]
+    left = preference(candidates, left, bounded.step[left])
     step, memory = bounded.step[left], bounded.memory(task, candidates, left)
     known, stopped = _Front(outcome.step[:1], outcome.memory[:1], outcome.index[:1]), False
     try:

@@ -12,7 +12,6 @@ from dataclasses import replace
 import numpy as np
 
 from planner.candidates import Candidates, concatenate
-from planner.cost.partition import block_counts
 from planner.search.bounded import Bounded, bounds_of
 from planner.search.space import Space
 from planner.trainers.trainer import Task
@@ -63,9 +62,5 @@ def _faster(
     lacks = ~bounded.fits
     lacks[unfit] = True
     index = np.flatnonzero(lacks & (rows.offload == 0))
-    table, key = bounded.table, bounded.key[index]
-    each = (table.total_forward + table.total_backward) @ block_counts(task.model)
-    batches = rows.num_micro_batches(task.recipe.global_batch)[index]
-    busy = each[rows.recompute[index], key] * batches / rows.pp[index]
-    index = index[busy < best]
+    index = index[bounded.busy(task, rows, index) < best]
     return index[bounded.steps(task, rows, index) < best]

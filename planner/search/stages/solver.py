@@ -80,27 +80,48 @@ def solve(table: StageTable, start: IntArray | None = None, known: float = np.in
     twice = least[0] if table.schedule == Schedule.ONE_F_ONE_B else 0.0
     if table.micro_batches >= p and twice + stay[0] >= known:
         return None
-    period = _least_period(table, least[0], [least[1], stay[1]])
-    if _turning(table, least[0], period[0]) >= known:
-        return None
-    known_cuts = [least[1], stay[1], period[1]]
+    starts = [least[1], stay[1]]
     if start is not None and table.allows(start[None])[0]:
-        known_cuts.append(start)
-    cuts = unique(np.stack(known_cuts))
+        starts.append(start)
+    cuts = unique(np.stack(starts))
     seconds = table.makespans(cuts)
     best, step = cuts[int(seconds.argmin())], float(seconds.min())
-    bound = _bound(table, least[0], period[0], min(known, step))
+    bound = _bound(table, least[0], least[0] / p, min(known, step))
     if bound >= known:
         return None
-    enough = bound / (1.0 - PROVEN)
-    if _few(table) and step > enough:
+    first = Stages(best, step, bound)
+    if first.proven:
+        return first
+    if _few(table):
         best, step, whole = branch(table, best, min(known, step), whole=True)
         if whole:
             return Stages(best, step, step) if step < known else None
-    found, step = improved(table, cuts, seconds, enough, known)
+    return _moved(table, cuts, least[0], bound, known)
+
+
+def _moved(
+    table: StageTable, cuts: IntArray, whole: float, bound: float, known: float
+) -> Stages | None:
+    """What moving layers, and beginnings of cuts, make of some cuts and of that of the least period.
+
+    Args:
+        table: what every stage may hold.
+        cuts: ``(n, stages)``.
+        whole: least seconds of one micro-batch through all stages.
+        bound: seconds that no cut beats.
+        known: as of :func:`solve`.
+    """
+    period = _least_period(table, whole, list(cuts))
+    bound = max(bound, _turning(table, whole, period[0]))
+    if bound >= known:
+        return None
+    cuts = unique(np.vstack([cuts, period[1]]))
+    enough = bound / (1.0 - PROVEN)
+    found, step = improved(table, cuts, table.makespans(cuts), enough, known)
     if step <= enough or step > known * (1.0 + NEAR):
-        return Stages(found, step, bound)
-    stages = Stages(found, step, max(bound, _bound(table, least[0], period[0], step)))
+        return Stages(found, step, min(bound, step))
+    closer = _bound(table, whole, period[0], step)
+    stages = Stages(found, step, max(min(bound, step), closer))
     return stages if stages.proven else _branched(table, stages)
 
 

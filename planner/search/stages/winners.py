@@ -232,6 +232,7 @@ def _rivals(outcome: Outcome, mixing: Mixing, worst: float) -> list[_Rival]:
     whole = outcome.bounded.fits & (rows.pp > 1) & task.trainer.uneven_stages
     found: list[_Rival] = []
     for some, modes in _divisible(outcome, mixing):
+        some = some[outcome.bounded.busy(task, rows, some) < worst]
         for start in range(0, len(some), SLICE):
             part = some[start : start + SLICE]
             priced = outcome.bounded.priced(task, rows, part)
