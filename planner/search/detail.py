@@ -196,16 +196,14 @@ def _state_collectives(p: Prices, column: int) -> Iterator[Collective]:
 
 
 def _between_ends(p: Prices, block: Block, column: int) -> Iterator[Collective]:
-    """The sum of a table's gradients where the first and the last stage have it: between two ranks."""
-    size = float(p.table.tied[0, p.key[0], column]) * _gradient_bytes(p)
-    if not size or int(p.rows.pp[0]) == 1 or bool(p.rows.folded[0]):
+    """The sum of a table's gradients over the stages that have it, told of the last block that does."""
+    shared = np.flatnonzero(p.table.tied[0, p.key[0]])
+    if not len(shared) or column != shared[-1] or int(p.rows.pp[0]) == 1 or bool(p.rows.folded[0]):
         return
-    own = block.tied - (
-        p.task.model.head.tensors.keys() if block is not p.task.model.head else set()
-    )
+    size = float(p.table.tied[0, p.key[0], column]) * _gradient_bytes(p)
     yield Collective(
         kind="all-reduce",
-        tensor=min(own),
+        tensor=min(block.tied),
         axis="pp",
         phase="gradient",
         bytes=size,

@@ -221,3 +221,17 @@ def test_how_long_the_source_is_is_told():
     for overrides, length in (({}, "128"), ({"source_seq": "2048"}, "2,048")):
         known = understand(replace(asked, overrides=overrides))
         assert words.format(length) in [a.text for a in known.assumptions]
+
+
+def test_the_table_of_tokens_is_summed_once_over_the_stages_that_have_it():
+    asked = Question(model="t5-3b", cluster="ascend-910b:16", trainer="mindspore", global_batch=192)
+    found = price(asked, {"pp": 4, "vpp": 1, "tp": 2, "mbs": 1})
+    sums = [
+        (block.name, move.tensor, move.bytes)
+        for block in found.blocks
+        for move in block.gradient_collectives
+        if move.axis == "pp"
+    ]
+    assert sums == [("head", "embedding.table", 4 * 32128 * 1024 / 2)]
+    on_pools = replace(asked, cluster="ascend-910b:16 + ascend-910a:8")
+    assert plan(on_pools).fits
