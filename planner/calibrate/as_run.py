@@ -86,6 +86,8 @@ def as_run(software: Software, traits: Mapping[str, Json]) -> Trainer:
         changes["selective"] = traits["recomputes"]
     if traits["bf16_optimizer"]:
         changes |= {"accumulation": FP32_ACCUMULATION, "reduced_bytes": 4.0, "reduces_whole": True}
+    if traits["liger"]:
+        changes |= {"logit_bytes": traits["liger"], "kept": {}}
     if traits["keeps"]:
         changes["selective"] = sorted(traits["keeps"])
     told = ",".join(f"{key}={value}" for key, value in sorted(changes.items()))

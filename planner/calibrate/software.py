@@ -115,6 +115,8 @@ _KERNELS: tuple[tuple[str, Kernel], ...] = (
     (r"flash", "flash-1"),
     (r"fused|torch|unfused", "unfused"),
 )
+_THIRD = re.compile(r"\bfa[34]\b|flash[-_ ]?attention[-_ ]?(?:v)?[34]\b")
+"""The third and fourth FlashAttention are as fast as the best kernels of Hopper and Blackwell."""
 _UNFUSED_NOTES = re.compile(
     r"no --use-flash-attn|flash attention false|no flash attention|without flash"
 )
@@ -152,6 +154,8 @@ def software_of(run: Run) -> Software:
     stated = next((k for pattern, k in _KERNELS if kernel and re.search(pattern, kernel)), None)
     if stated is None and _SECOND.search(framework):
         stated = "flash-2"
+    if stated is None and _THIRD.search(f"{framework} {run.remarks.lower()}"):
+        stated = "cudnn"
     if stated is None and _UNFUSED_NOTES.search(run.remarks):
         stated = "unfused"
     return found if stated is None else replace(found, attention=stated)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 from planner.calibrate.modules import recomputed_modules
@@ -19,6 +20,8 @@ _CAPTURED = re.compile(r"mlperf training v[4-9]|cuda.?graph|_cg[_.]")
 _CONTAINER = re.compile(r"(?:container|release) v?(\d\d\.\d\d)", re.IGNORECASE)
 FUSED_SINKS = "26.08"
 """NVIDIA's container from which attention with learned sinks runs as one fast kernel."""
+CHUNK_BYTES = 6.0
+"""Bytes a logit of a chunk whose loss is made: bf16, and fp32 in which it is summed."""
 _BRIDGE = "bridge"
 """Megatron-Bridge's recipes take TransformerEngine's cross-entropy, which writes the gradient over the logits, in
 bf16. Source: cross_entropy_impl of _benchmark_common in its performance recipes."""
@@ -67,8 +70,20 @@ def traits_of(run: Run, software: Software) -> dict[str, Json]:
         "exchanges": _exchanges(run, software),
         "fused_loss": software.name == "jax" and (run.hardware.chip_key or "").startswith("tpu"),
         "in_place_loss": _BRIDGE in (run.parallel.framework or "").lower(),
+        "liger": _liger(run),
         "zero_bubble": (run.parallel.schedule or "").startswith("zb-"),
     }
+
+
+def _liger(run: Run) -> float:
+    """Bytes a logit with Liger's kernels, 0 without: a chunk, of as many as the vocabulary is wider than the stream.
+
+    Its norms and gates keep what fused ones do. Source: linkedin/Liger-Kernel, fused_linear_cross_entropy.py
+    (``inc_factor``), ops/rms_norm.py and swiglu.py.
+    """
+    vocab, hidden = run.model.vocab, run.model.hidden
+    named = "liger" in (run.parallel.framework or "").lower()
+    return CHUNK_BYTES / math.ceil(vocab / hidden) if named and vocab and hidden else 0.0
 
 
 def _exchanges(run: Run, software: Software) -> bool:

@@ -177,6 +177,26 @@ def test_a_kernel_that_stands_beside_the_program(framework: str, kernel: str) ->
     assert case_of(run(parallel={"framework": framework})).software.attention == kernel
 
 
+def test_ligers_loss_keeps_one_chunk_of_logits_and_its_layers_no_fp32() -> None:
+    """128,256 words are 32 times 4,096 channels: one chunk of 32, of six bytes a logit, where eager torch keeps 14."""
+    plain, liger = (
+        case_of(
+            run(parallel={"framework": name, "dp": 16, "tp": 1, "pp": 1, "zero": 3})
+        ).task.trainer
+        for name in ("DeepSpeed ZeRO-3 + HF", "DeepSpeed ZeRO-3 + HF + Liger")
+    )
+    assert (plain.memory.logit_bytes, liger.memory.logit_bytes) == (14.0, 6.0 / 32)
+    assert plain.memory.kept and not liger.memory.kept
+
+
+@pytest.mark.parametrize(
+    ("notes", "kernel"), [("FA3 on H200, FA4 on B200", "best"), ("", "flash-2")]
+)
+def test_later_flash_attentions_are_the_best_kernels(notes: str, kernel: str) -> None:
+    parallel = {"framework": "DeepSpeed ZeRO-3 + HF", "dp": 16, "tp": 1, "pp": 1, "zero": 3}
+    assert case_of(run(parallel=parallel, notes=notes)).task.trainer.kernel == kernel
+
+
 def test_experts_that_deepspeed_divides_are_not_computed_on_every_rank() -> None:
     parallel = {"framework": "DeepSpeed ZeRO-2 + HF", "dp": 16, "tp": 1, "pp": 1, "zero": 2}
     whole, split = (run(model=MIXTURE, parallel=parallel | {"ep": ep}) for ep in (1, 8))
