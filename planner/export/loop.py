@@ -26,7 +26,13 @@ def _start(view: View, *, deepspeed: bool) -> str:
         return _ULYSSES.format(ranks=view.degrees.cp) if view.degrees.cp > 1 else _DEEPSPEED
     sgd = view.plan.recipe.optimizer == "sgd"
     name, more = ("SGD", ", momentum=0.9") if sgd else ("AdamW", "")
-    return _ACCELERATE.format(each=view.level > 0, optimizer=name, momentum=more)
+    tp = view.degrees.tp
+    alone = tp > 1 and not view.level
+    return _ACCELERATE.format(
+        more=", ParallelismConfig" if alone else "",
+        sizes=f", parallelism_config=ParallelismConfig(tp_size={tp})" if alone else "",
+        each=view.level > 0, optimizer=name, momentum=more, cut=_TENSOR if tp > 1 else "",
+    )  # fmt: skip
 
 
 def started(view: View, *, deepspeed: bool) -> str:
@@ -71,16 +77,29 @@ for number in range(20):
     if os.environ.get("RANK", "0") == "0":
         print(f"step {{number}} took {{time.perf_counter() - began:.4f}} s, peak {{peak:.3f}} GiB", flush=True)
 """
-_ACCELERATE = """from accelerate import Accelerator
+_ACCELERATE = """from accelerate import Accelerator{more}
 from accelerate.utils import GradientAccumulationPlugin
 
 accumulation = GradientAccumulationPlugin(num_steps=COUNT, sync_each_batch={each})
-accelerator = Accelerator(mixed_precision="bf16", gradient_accumulation_plugin=accumulation)
-optimizer = torch.optim.{optimizer}(model.parameters(), lr=1e-5{momentum})
+accelerator = Accelerator(mixed_precision="bf16", gradient_accumulation_plugin=accumulation{sizes})
+{cut}optimizer = torch.optim.{optimizer}(model.parameters(), lr=1e-5{momentum})
 model, optimizer = accelerator.prepare(model, optimizer)
 """
 """Sharded gradients are reduced with every micro-batch, as plans count them: without ``sync_each_batch`` Accelerate
 keeps whole gradients until the last one. Source: ``Accelerator.accumulate`` and ``no_sync`` of Accelerate 1.15."""
+_TENSOR = """import json
+
+if accelerator.is_main_process:
+    model.save_pretrained("weights")
+accelerator.wait_for_everyone()
+with open("tp_plan.json") as file:
+    rules = json.load(file)["tp_plan"]
+model = AutoModelForCausalLM.from_pretrained(
+    "weights", dtype=torch.bfloat16, tp_plan=rules, device_mesh=accelerator.torch_device_mesh["tp"]
+)
+model.train()
+"""
+"""A model is cut as it is loaded; Accelerate takes one that is cut only where its own sizes say so."""
 _ACCELERATE_STEP = """        with accelerator.accumulate(model):
             buffers = [tokens, labels := tokens.clone()]
             with accelerator.maybe_context_parallel(

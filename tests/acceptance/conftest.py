@@ -21,6 +21,7 @@ NEEDS = {
     "test_deepspeed_run.py": "deepspeed",
     "test_accelerate.py": "accelerate",
     "test_transformers.py": "transformers",
+    "test_transformers_run.py": "accelerate",
     "test_galvatron.py": "galvatron",
     "test_runtime.py": "torch",
     "test_measure.py": "torch",

@@ -37,6 +37,7 @@ def parser() -> Any:
     for name in ("galvatron", "galvatron.utils"):
         sys.modules[name] = types.ModuleType(name)
         sys.modules[name].__path__ = [str(folder.joinpath(*name.split(".")[1:]))]
+    sys.modules["galvatron"].__spec__ = spec  # another import of this file asks for it again
     utils = load("galvatron.utils.config_utils", folder / "utils" / "config_utils.py")
     sys.modules["galvatron.utils"].__dict__.update(utils.__dict__)
     return load("galvatron_parallel", folder / "core" / "runtime" / "hybrid_parallel_config.py")

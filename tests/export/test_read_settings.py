@@ -126,3 +126,44 @@ def test_a_script_that_measures_names_no_layout(name: str, to: str, tmp_path: Pa
     (tmp_path / "remeasure.sh").write_text(texts["remeasure.sh"])
     with pytest.raises(PlannerError, match=r"sets nothing itself\.\n.*shardwright check"):
         read_trainer_file(tmp_path / "remeasure.sh")
+
+
+def test_accelerate_without_sharded_states_is_priced(tmp_path: Path) -> None:
+    """Plain data parallelism, which no plan of FSDP is."""
+    path = tmp_path / "accelerate.yaml"
+    path.write_text(
+        "distributed_type: MULTI_GPU\nmixed_precision: bf16\nnum_processes: 8\n"
+        "# train.py --per_device_train_batch_size 2 --gradient_accumulation_steps 4 --max_length 2048\n"
+    )
+    found = check(path, Question(model="llama-3.2-1b", cluster="h100-sxm"), search=False)
+    assert found.plan is not None
+    d = found.plan.degrees
+    assert (d.dp, d.micro_batch, d.num_micro_batches, d.sharding) == (8, 2, 4, "none")
+    assert any("not sharded" in note for note in found.notes)
+
+
+def test_tensor_parallelism_of_accelerate_is_priced(tmp_path: Path) -> None:
+    """It has no sequence parallelism, which torchtitan's has: said, and no rule that the file breaks."""
+    made = plan("autotp")
+    for file in export(made, "transformers"):
+        (tmp_path / file.name).write_text(file.text)
+    found = check(
+        tmp_path / "accelerate.yaml",
+        Question(model=LAYOUTS["autotp"][0], cluster=LAYOUTS["autotp"][1]),
+        search=False,
+    )
+    assert not found.broken
+    assert found.plan is not None
+    assert same(found.plan, made.model_copy(
+        update={"degrees": made.degrees.model_copy(update={"sequence_parallel": True})}
+    ))  # fmt: skip
+    assert any("without sequence parallelism" in note for note in found.notes)
+
+
+def test_a_loop_of_transformers_cuts_the_model_by_the_plan() -> None:
+    """Without it the ranks of tensor parallelism would train copies of the whole model."""
+    texts = {file.name: file.text for file in export(plan("transformers/dense"), "transformers")}
+    assert 'tp_plan=rules, device_mesh=accelerator.torch_device_mesh["tp"]' in texts["train.py"]
+    assert "ParallelismConfig(tp_size=2)" in texts["train.py"]
+    alone = {file.name: file.text for file in export(plan("fsdp"), "transformers")}
+    assert "tp_plan" not in alone["train.py"]

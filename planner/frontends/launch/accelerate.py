@@ -106,8 +106,15 @@ def read_accelerate(path: str, data: Mapping[str, Json]) -> TrainerFile:
         "Accelerate only notices once the processes run.",
     )
     level = _level(r, fsdp)
+    cut = tp > 1 and level > 0
+    if cut:
+        r.notes.append(
+            "not priced: tensor parallelism without sequence parallelism under sharded states; priced with it"
+        )
+    if not level:
+        r.notes.append("states are not sharded (no FSDP); priced as Megatron-LM's data parallelism")
     layout: dict[str, int | str] = {
-        "dp": replicate * shard, "tp": tp, "cp": cp, "zero": level, "sp": "off",
+        "dp": replicate * shard, "tp": tp, "cp": cp, "zero": level, "sp": "on" if cut else "off",
         "recompute": "full" if fsdp.flag("fsdp_activation_checkpointing") else "none",
     }  # fmt: skip
     if replicate > 1 and level and shard * cp > 1:
@@ -117,7 +124,7 @@ def read_accelerate(path: str, data: Mapping[str, Json]) -> TrainerFile:
     r.done()
     narrow = r.text("mixed_precision", default="no")
     return TrainerFile(
-        path=path, program="accelerate", trainer="fsdp" if tp == 1 else "torchtitan",
+        path=path, program="accelerate", trainer="torchtitan" if cut else "fsdp" if level else "megatron",
         layout=without_defaults(layout), chips=product, precision=narrow if narrow != "no" else "fp32",
         notes=tuple(r.notes), faults=tuple(r.faults),
     )  # fmt: skip

@@ -44,7 +44,7 @@ _JSON_KEYS = {
 }
 _MEASURES = "a row for: shardwright evaluate"
 """What only the script that measures says."""
-_TITAN_MODULE = re.compile(r"\bParallelismConfig\b|\.parallelism\b|\btorchtitan\b")
+_TITAN_MODULE = re.compile(r"^\s*(?:from|import) torchtitan\b|\.parallelism\b", re.MULTILINE)
 _LAUNCHER = re.compile(r"\baccelerate\s+launch\b")
 _SOURCED = re.compile(r"^\s*source (\S+?);? .*\$\{(\w+)\[@\]\}", re.MULTILINE)
 """A script that runs with the array of another."""
