@@ -14,7 +14,7 @@ from planner.cost.makespan import makespan
 from planner.cost.orders import Schedule
 from planner.cost.partition import even_cut
 from planner.search.stages import descent, solver
-from planner.search.stages.solver import solve
+from planner.search.stages.solver import narrowed, solve
 from planner.search.stages.staying import staying_bound
 from planner.search.stages.table import StageTable
 
@@ -126,6 +126,25 @@ def test_nothing_is_found_but_what_beats_a_known_makespan_and_that_is_the_best(t
     elif np.isfinite(best):
         assert found is not None
         assert found.makespan == pytest.approx(best, rel=solver.PROVEN)
+
+
+@given(tables(most=10), st.sampled_from([1.0001, 1.01, 1.2]))
+@few
+def test_a_narrowed_table_holds_every_cut_that_is_faster(table, share):
+    p, layers = table.num_stages, table.num_layers
+    places = combinations(range(1, layers), p - 1)
+    cuts = np.diff([[0, *place, layers] for place in places], axis=1)
+    cuts = cuts[table.allows(cuts)]
+    if not len(cuts):
+        return
+    seconds = table.makespans(cuts)
+    whole = min(float(sum(table.times(cuts[[row]])[:2]).sum()) for row in range(len(cuts)))
+    known = float(seconds.min()) * share
+    tight = narrowed(table, whole, known)
+    assert tight is not None
+    assert tight.allows(cuts[seconds < known]).all()
+    assert tight.forward.size <= table.forward.size
+    assert narrowed(table, whole, 0.99 * whole * table.micro_batches / p) is None
 
 
 def test_layers_are_moved_only_where_beginnings_of_cuts_are_too_many_to_follow(monkeypatch):

@@ -15,7 +15,7 @@ from planner.search.stages.descent import NEAR
 from planner.search.stages.early import least_seconds
 from planner.search.stages.options import Held, Priced
 from planner.search.stages.runs import Fastest, Runs
-from planner.search.stages.solver import PROVEN, Stages, possible, scan, solve
+from planner.search.stages.solver import PROVEN, Stages, narrowed, scan, solve
 from planner.search.stages.table import EQUAL, StageTable
 from planner.units import Array, BoolArray, IntArray, unique
 
@@ -214,7 +214,9 @@ def may_reach(table: StageTable, after: Array, reached: float) -> bool:
     busy = table.micro_batches * (table.forward + table.backward)
     fast = table.where(busy + after < reached)
     whole = scan(fast, lambda _, before, own: before + own)
-    return whole is not None and possible(fast, whole[0], reached - least_maximum(fast, after))
+    if whole is None:
+        return False
+    return narrowed(fast, whole[0], reached - least_maximum(fast, after)) is not None
 
 
 def least_maximum(table: StageTable, each: Array) -> float:

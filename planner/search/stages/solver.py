@@ -74,7 +74,7 @@ def solve(table: StageTable, start: IntArray | None = None, known: float = np.in
     least = scan(table, lambda _, before, own: before + own)
     if least is None:
         return None
-    if not possible(table, least[0], known):
+    if narrowed(table, least[0], known) is None:
         return None
     stay = scan(table, _staying(table)) or least
     twice = least[0] if table.schedule == Schedule.ONE_F_ONE_B else 0.0
@@ -86,14 +86,16 @@ def solve(table: StageTable, start: IntArray | None = None, known: float = np.in
     cuts = unique(np.stack(starts))
     seconds = table.makespans(cuts)
     best, step = cuts[int(seconds.argmin())], float(seconds.min())
-    bound = _bound(table, least[0], least[0] / p, min(known, step))
+    reached = min(known, step)
+    tight = narrowed(table, least[0], reached)
+    bound = reached if tight is None else _bound(tight, least[0], least[0] / p, reached)
     if bound >= known:
         return None
     first = Stages(best, step, bound)
-    if first.proven:
+    if tight is None or first.proven:
         return first
-    if _few(table):
-        best, step, whole = branch(table, best, min(known, step), whole=True)
+    if _few(tight):
+        best, step, whole = branch(tight, best, reached, whole=True)
         if whole:
             return Stages(best, step, step) if step < known else None
     return _moved(table, cuts, least[0], bound, known)
@@ -138,32 +140,39 @@ def _few(table: StageTable) -> bool:
     return table.num_stages * len(table.sizes) * LEADING <= WIDTH
 
 
-def possible(table: StageTable, whole: float, known: float) -> bool:
-    """Whether some cut could be faster than what is known; where not, no cut is.
+def narrowed(table: StageTable, whole: float, known: float) -> StageTable | None:
+    """A table without runs of layers that no cut has which is faster than what is known; None where there is none.
 
     A stage that works w_i on a micro-batch runs all m of them; and under 1F1B the path that stays on it takes
     (m - p + i) w_i + W + the sum of w_j for j > i, so that (m - p + i - 1) w_i is at most what is known less 2 W,
     more by what the stages before it work. Stages hold no more layers than they finish in time.
+
+    Args:
+        table: what every stage may hold.
+        whole: least seconds of one micro-batch through all stages.
+        known: seconds that a cut must stay below.
     """
     p, m = table.num_stages, table.micro_batches
     half = whole / 2
     least = lower_bound(table.schedule, p, m, 1, half, half, table.send[:-1].min())
     if least >= known:
-        return False
+        return None
     if np.isinf(known):
-        return True
+        return table
     spare = known - float(table.pairs.sum()) - 2.0 * whole
-    before, held = 0.0, 0
-    for stage, seconds in enumerate(table.forward + table.backward):
+    before, held, own = 0.0, 0, table.forward + table.backward
+    allowed = np.zeros(own.shape, dtype=bool)
+    for stage, seconds in enumerate(own):
         limit, times = known / m, m - p + stage - 1
         if table.schedule == Schedule.ONE_F_ONE_B and times > 0:
             limit = min(limit, (spare + before) / times)
         fast = seconds < limit
         if not fast.any():
-            return False
+            return None
+        allowed[stage] = fast
         held += int(table.sizes[fast.any(axis=0)].max())
         before += float(seconds[fast].max())
-    return held >= table.num_layers
+    return table.where(allowed).held() if held >= table.num_layers else None
 
 
 def _bound(table: StageTable, whole: float, period: float, found: float) -> float:
@@ -220,7 +229,7 @@ def scan(table: StageTable, combine: Combine, start: float = 0.0) -> tuple[float
     Of the ends of every stage only those are looked at that the stages before it and behind it leave.
     """
     p, layers, sizes = table.num_stages, table.num_layers, table.sizes
-    seconds = table.forward + table.backward
+    seconds, kinds = table.forward + table.backward, table.forward.shape[1]
     open_ = np.asarray(np.isfinite(seconds).any(axis=1))
     if not open_.any(axis=1).all():
         return None
@@ -238,7 +247,8 @@ def scan(table: StageTable, combine: Combine, start: float = 0.0) -> tuple[float
         source = ends - sizes[places]
         inside = (source >= begin) & (source < begin + len(value))
         source = np.where(inside, source, begin)
-        before, own = value[source - begin], seconds[stage, table.kind[source], places]
+        before = value[source - begin]
+        own = seconds[stage, table.kind[source], places] if kinds > 1 else seconds[stage, 0, places]
         with np.errstate(invalid="ignore"):
             found = combine(stage, before, own)
         found = np.where(inside & np.isfinite(own) & (before < np.inf), found, np.inf)

@@ -74,6 +74,12 @@ class StageTable:
         """The same without runs of layers where the mask is false."""
         return replace(self, forward=np.where(mask, self.forward, np.inf))
 
+    def held(self) -> StageTable:
+        """The same without numbers of layers that no stage may hold."""
+        some = np.isfinite(self.forward).any(axis=(0, 1))
+        parts = {name: getattr(self, name)[..., some] for name in ("forward", "backward", "weight")}
+        return replace(self, sizes=self.sizes[some], **parts)
+
     def allows(self, cuts: IntArray) -> BoolArray:
         """Which cuts put on every stage what it may hold; ``(n,)``."""
         forward, backward, _ = self.times(cuts)
