@@ -5,9 +5,9 @@ for every numbers of stages; those come up in turn, and are cut into stages on b
 by the solver of stages. What was not looked at when the next bound exceeds the best step can be no better.
 
 Bounds of seats of several chunks know little of how the first micro-batch gets to the last stage, so that too many are
-below the best step. Where schedules are short, paths that others have met rule out nearly all of them
-(:mod:`planner.search.stages.paths`); of the rest those are cut that lose least so with equal chunks, and what is left
-is a bound.
+below the best step. Paths that other schedules have met rule out nearly all of them
+(:mod:`planner.search.stages.programs`); of the rest those are cut that lose least so with equal chunks, and what is
+left is a bound.
 """
 
 from __future__ import annotations
@@ -286,11 +286,12 @@ def _several(state: _State, each: _Seated) -> Iterator[_Hope]:
 
 
 def _in_turn(several: Sequence[_Hope]) -> list[_Hope]:
-    """The most hopeful of every number of chunks, then the second of each, and so on."""
+    """The most hopeful of every number of chunks, few chunks first, then the second of each, and so on."""
     ranks: dict[int | None, Iterator[int]] = defaultdict(count)
     several = sorted(several, key=lambda hope: hope.step)
     turns = [next(ranks[hope.seated.chunks]) for hope in several]
-    return [hope for _, hope in sorted(zip(turns, several, strict=True), key=lambda each: each[0])]
+    places = sorted(range(len(several)), key=lambda place: (turns[place], several[place].size))
+    return [several[place] for place in places]
 
 
 def _first(state: _State) -> list[tuple[float, int, _Node]]:

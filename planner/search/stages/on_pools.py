@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import cached_property
+from collections.abc import Iterator, Sequence
+from functools import cache
 from typing import Literal, TypeAlias
 
 import numpy as np
 
-from planner.cost.cut import FULL, Cut
+from planner.cost.cut import FULL, SELECTIVE, Cut
 from planner.cost.prices import Prices, block_seconds
 from planner.search.stages.chunked import Chunked, Priced
-from planner.search.stages.levelled import Levelled, floor, shifted
+from planner.search.stages.levelled import Levelled, floor
+from planner.search.stages.linear import CLOSE
 from planner.search.stages.options import Mixing
-from planner.search.stages.options import Priced as Times
-from planner.search.stages.paths import PASSES, Chunks, Met, relaxed, rounded, settled
+from planner.search.stages.paths import Chunks, Met
+from planner.search.stages.programs import TURNS, WORTH, Programs, rounded
 from planner.search.stages.single import Single
 from planner.search.stages.solver import PROVEN
 from planner.units import Array, IntArray
 
 Looked: TypeAlias = Literal["bound", "moves", "programs"]
 """How cuts into several chunks are looked for: not at all, by moving layers, or with programs of whole chunks."""
-NEAR = 0.01
-"""Share by which a cut may miss what is reached for shifts within its stages to be tried."""
+PASSES = 4096
+"""Forward passes of chunks in a schedule up to which its paths are looked for: each takes a simulation and a program.
+"""
 
 
 class OnPools(Single):
@@ -62,13 +64,17 @@ class ChunkedOnPools(Chunked):
     def cuts(self, reached: float) -> Iterator[tuple[Cut, float]]:
         """As of several chunks on one pool, less those that paths rule out."""
         assert self.p.cut is not None
-        base, near = self.relaxed(None, reached)
+        base, programs, near = self._relaxed(None, reached)
         for count in self._counts(int(self.p.cut.layers.max())):
             bound, pricing = base, Priced(self, count)
             if count is not None and base < reached * (1.0 - PROVEN):
-                bound, near = self.relaxed(count, reached)
-            if bound < reached * (1.0 - PROVEN):
-                found, bound = self._found(pricing, near, bound, reached)
+                bound, programs, near = self._relaxed(count, reached)
+            if bound < reached * (1.0 - PROVEN) and self.how != "bound":
+                if programs is None or near is None:
+                    found = self._by_moves(pricing, bound, reached)
+                    bound = bound if found is None else max(bound, found.bound)
+                else:
+                    found, bound = self._settled(pricing, programs, near, bound, reached)
                 if found is not None:
                     gap = 1.0 - bound / found.makespan
                     yield pricing.cut(found.layers, found.again), max(0.0, gap)
@@ -78,8 +84,10 @@ class ChunkedOnPools(Chunked):
             if free and np.isfinite(pricing.seconds).all():
                 return  # recomputing more is no faster
 
-    def relaxed(self, count: int | None, reached: float) -> tuple[float, Array | None]:
-        """Seconds that no cut beats, as of :meth:`bound`, and the cut of whole stages that tells of them.
+    def _relaxed(
+        self, count: int | None, reached: float
+    ) -> tuple[float, Programs | None, Array | None]:
+        """Seconds that no cut beats, as of :meth:`bound`, with the programs and the cut of whole stages that tell.
 
         Bounds that rule out all that is faster than what is reached are not told apart.
 
@@ -87,38 +95,45 @@ class ChunkedOnPools(Chunked):
             count: layers of every chunk that run again as a whole; None for any number.
             reached: seconds.
         """
-        after = self._later(reached)
-        bound = max(self.bound(), self._levelled(count) + after)
-        chunks, enough = self._chunks(count, reached), reached * (1.0 - PROVEN)
+        enough = reached * (1.0 - WORTH)
+        bound, chunks = self.bound(), self._chunks(count, enough)
+        if len(self.model.blocks) == 1:
+            bound = max(bound, floor(self._ending(count), self.model.num_layers))
         if chunks is None or bound >= enough:
-            return bound, None
+            return bound, None, None
         if chunks.most.sum() < chunks.layers or chunks.most.min() < self.vpp:
-            return enough, None
-        least, cut = relaxed(chunks, self.met, enough - after)
-        return max(bound, least + after), cut
+            return enough, None, None
+        programs = Programs(chunks, self.met, enough)
+        least, near = programs.relaxed()
+        return max(bound, least), programs, near
 
-    def _found(
-        self, pricing: Priced, near: Array | None, bound: float, reached: float
+    def _settled(
+        self, pricing: Priced, programs: Programs, near: Array, bound: float, reached: float
     ) -> tuple[Levelled | None, float]:
         """The best cut that is found, if it is faster than what is reached, and seconds that no cut beats."""
-        chunks, after = self._chunks(pricing.count, reached), self._later(reached)
-        if self.how == "bound":
-            return None, bound
-        if chunks is None or self.how == "moves":
-            more = [] if near is None else rounded(near, self.pp)
-            found = self._by_moves(pricing, bound, reached * (1.0 + NEAR), more)
-            if found is None or found.again is not None:
-                return found, bound if found is None else max(bound, found.bound)
-            found = shifted(pricing, pricing.stage, found, np.ones_like(pricing.stage))
-            return found, min(found.makespan, max(bound, found.bound))
+        assert self.p.cut is not None
+        more = [cut for cut in self._filled(pricing) if cut.min() > 0]
+        starts = [*rounded(near, self.pp), *more, self.p.cut.layers]
+        found = self._best(pricing, programs.moved(starts), reached)
+        for _ in range(TURNS if self.how == "programs" else 0):
+            known = reached if found is None else found.makespan
+            programs.enough = known * (1.0 - WORTH)
+            least, cut = programs.whole()
+            bound = max(bound, least)
+            if cut is None or programs.meet(cut[None], join=True)[0] <= least * (1.0 + CLOSE):
+                break
+            found = self._best(pricing, programs.moved([cut]), known) or found
+        return found, bound
 
-        def price(cut: IntArray) -> float:
-            fits = np.isfinite(pricing.loads(cut[None])).all()
-            return float(pricing.makespans(cut[None])[0]) - after if fits else np.inf
-
-        known, best, least = settled(chunks, self.met, price, reached - after)
-        bound = max(bound, least + after)
-        return None if best is None else Levelled(best, known + after, bound), bound
+    def _best(self, pricing: Priced, cuts: Sequence[IntArray], reached: float) -> Levelled | None:
+        """The fastest of these cuts that fit, if it is faster than what is reached."""
+        some = np.stack(cuts)
+        some = some[np.isfinite(pricing.loads(some)).all(axis=1)]
+        seconds = pricing.makespans(some) if len(some) else np.array([np.inf])
+        place = int(seconds.argmin())
+        return (
+            Levelled(some[place], float(seconds[place]), 0.0) if seconds[place] < reached else None
+        )
 
     def _chunks(self, count: int | None, reached: float) -> Chunks | None:
         """What chunks take at least; None where layers differ in kind, or schedules are long.
@@ -147,8 +162,13 @@ class ChunkedOnPools(Chunked):
             slope = again * (np.minimum(longest, count) - 1) / (longest - 1)
             layer[1] += slope
             fixed[1] += (again - slope)[:, None]
+        after = self._following(count)
+        slope = after[np.arange(self.pp), most] - after[np.arange(self.pp), np.maximum(most - 1, 0)]
+        number = np.arange(after.shape[1])
+        left = np.where(number <= most[:, None], after - slope[:, None] * number, np.inf)
         return Chunks(
             micro_batches=m,
+            after=np.stack([left.min(axis=1), slope]),
             layer=layer,
             fixed=fixed,
             send=self.p.delays(self.pp)[0],
@@ -156,33 +176,38 @@ class ChunkedOnPools(Chunked):
             layers=self.model.num_layers,
         )
 
-    def _most(self, count: int | None, reached: float) -> IntArray:
-        """Layers that every stage holds at most, so many of every chunk running again, within what is reached."""
+    def _ending(self, count: int | None) -> Array:
+        """Seconds until a stage is done with all that it must do, by the number of its layers; ``(stages, numbers)``.
+
+        It runs all micro-batches after the first one has passed the stages before (:meth:`Chunked._levelled`); its own
+        gradients and optimizer follow, and no stage's take less than those of the mean one.
+        """
         loads = self._busy + self.lead[:, None]
         if count is not None:
             loads = np.where(self._alone.full <= count * self.vpp, loads, np.inf)
-        fits = loads < reached - self._after()
-        return np.asarray(np.where(fits, np.arange(loads.shape[1]), 0).max(axis=1))
+        return np.asarray(loads + np.maximum(self._following(count), self._after()))
 
-    def _later(self, reached: float) -> float:
-        """Least seconds that follow the schedule: those of the stage where that is most, as layers can be levelled.
+    def _most(self, count: int | None, reached: float) -> IntArray:
+        """Layers that every stage holds at most, so many of every chunk running again, within what is reached."""
+        fits = self._ending(count) < reached
+        return np.asarray(np.where(fits, np.arange(fits.shape[1]), 0).max(axis=1))
 
-        They shrink as gradients hide behind longer backwards: all layers count as recomputed.
+    @cache  # noqa: B019 - it lives as long as one layout is cut
+    def _following(self, count: int | None) -> Array:
+        """Least seconds that follow the schedule, less jitter, by stage and the number of its layers.
+
+        They shrink as gradients hide behind longer backwards: as many layers count as recomputed as may be.
         """
-        most = self._most(None, reached)[:, None]
-        times = self._longest_backwards.after / (1.0 + self.p.task.trainer.overhead.jitter)
-        times = np.minimum.accumulate(times[:, ::-1], axis=1)[:, ::-1]
-        times = np.where(np.arange(times.shape[1]) <= most, times, np.inf)
-        least = floor(times, self.model.num_layers)
-        return max(self._after(), least if np.isfinite(least) else 0.0)
-
-    @cached_property
-    def _longest_backwards(self) -> Times:
-        """What stages cost by the number of their layers, all of which run again."""
         kind = int(np.bincount(self.model.layers).argmax())
         runs = [(kind,) * n for n in range(self.model.num_layers + 1)]
         held = self.held(runs)
-        heavy = "full" in self.p.task.trainer.recompute
         every, none = held.length, np.zeros_like(held.length)
-        again = (every, none) if heavy else (none, every)
-        return self.priced(held, np.arange(len(runs)), *again)
+        if count is not None:
+            again = np.minimum(every, self.vpp * count), none
+        elif self.mixing == "alike":
+            mode = int(self.p.rows.recompute[0])
+            again = every * (mode == FULL), every * (mode == SELECTIVE)
+        else:
+            again = (every, none) if "full" in self.p.task.trainer.recompute else (none, every)
+        after = self.priced(held, np.arange(len(runs)), *again).after
+        return np.asarray(after / (1.0 + self.p.task.trainer.overhead.jitter))
