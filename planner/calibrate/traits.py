@@ -22,9 +22,9 @@ FUSED_SINKS = "26.08"
 """NVIDIA's container from which attention with learned sinks runs as one fast kernel."""
 CHUNK_BYTES = 6.0
 """Bytes a logit of a chunk whose loss is made: bf16, and fp32 in which it is summed."""
-_BRIDGE = "bridge"
-"""Megatron-Bridge's recipes take TransformerEngine's cross-entropy, which writes the gradient over the logits, in
-bf16. Source: cross_entropy_impl of _benchmark_common in its performance recipes."""
+_PERFORMANCE = re.compile("performance summary|benchmarking recipes")
+"""Sources whose runs are of Megatron-Bridge's performance recipes, which take TransformerEngine's cross-entropy: it
+writes the gradient over the logits, in bf16. Source: cross_entropy_impl of _benchmark_common; other recipes differ."""
 _BEFORE_OVERLAP = ("baseline", "ptb", "ptb-swa", "tp-ovl")
 _BLOCKING = re.compile(r"cuda_launch_blocking ?= ?1", re.IGNORECASE)
 _HUNG = 320
@@ -69,7 +69,8 @@ def traits_of(run: Run, software: Software) -> dict[str, Json]:
         "blocking": _blocks(run),
         "exchanges": _exchanges(run, software),
         "fused_loss": software.name == "jax" and (run.hardware.chip_key or "").startswith("tpu"),
-        "in_place_loss": _BRIDGE in (run.parallel.framework or "").lower(),
+        "in_place_loss": "bridge" in (run.parallel.framework or "").lower()
+        and bool(_PERFORMANCE.search(run.source.lower())),
         "liger": _liger(run),
         "zero_bubble": (run.parallel.schedule or "").startswith("zb-"),
     }
