@@ -10,6 +10,7 @@ from plans import LAYOUTS, plan
 from test_files import holding
 
 from planner.api import Question, check, price
+from planner.api import plan as find
 from planner.errors import PlannerError
 from planner.export.targets import export
 from planner.frontends.launch.read import is_trainer_file, read_trainer_file
@@ -167,3 +168,21 @@ def test_a_loop_of_transformers_cuts_the_model_by_the_plan() -> None:
     assert "ParallelismConfig(tp_size=2)" in texts["train.py"]
     alone = {file.name: file.text for file in export(plan("fsdp"), "transformers")}
     assert "tp_plan" not in alone["train.py"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "told"),
+    [
+        ("a.yaml", "parallel_config:\n  data_parallel: x\n", "data_parallel is 'x', no whole number"),
+        ("a.toml", "[parallelism\n", "is not TOML"),
+        ("a.json", '{"zero_optimization": 3, "train_batch_size": "many"}', "train_batch_size is 'many'"),
+    ],
+)  # fmt: skip
+def test_a_trainer_s_file_with_wrong_values_is_no_wrong_model(
+    name: str, text: str, told: str, tmp_path: Path
+) -> None:
+    """Asked to plan for it, what is wrong with the trainer's keys is told, not what a model would need."""
+    (tmp_path / name).write_text(text)
+    assert is_trainer_file(tmp_path / name)
+    with pytest.raises(PlannerError, match=told):
+        find(Question(model=str(tmp_path / name), cluster="h100-sxm:8", global_batch=64))

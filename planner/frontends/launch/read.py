@@ -77,16 +77,26 @@ def read_trainer_file(path: Path, program: str | None = None) -> TrainerFile:
 
 
 def is_trainer_file(path: Path) -> bool:
-    """Whether a file is a trainer's configuration, by its ending and a look at its keys."""
+    """Whether a file is a trainer's configuration, by its ending and a look at its keys; its values may be wrong."""
     if path.suffix.lower() not in ENDINGS or not path.is_file():
         return False
     try:
-        text = _text(path)
-        if path.suffix == ".sh":
-            return "--" in text or bool(bridge.words_of(text))
-        return _by_ending(path, text, None) is not None
+        return _is_trainers(path, _text(path))
     except PlannerError:
         return False
+
+
+def _is_trainers(path: Path, text: str) -> bool:
+    ending = path.suffix.lower()
+    if ending == ".sh":
+        return "--" in text or bool(bridge.words_of(text))
+    if ending in (".yaml", ".yml"):
+        data = parse_yaml(text, str(path)).data
+        return isinstance(data, dict) and _known(data, _YAML_KEYS) is not None
+    if ending == ".json":
+        found = json_files.parsed(str(path), text)
+        return "schema_version" not in found and _known(found, _JSON_KEYS) is not None
+    return ending == ".toml" or _by_ending(path, text, None) is not None
 
 
 def _program(word: str | None) -> str | None:
