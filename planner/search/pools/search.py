@@ -244,7 +244,7 @@ def search_pipelines(
             _, _, each = heapq.heappop(heap)
             if isinstance(each, _Seated) and chunked:
                 several += _several(state, each)
-                if len(several) >= TOGETHER:  # what they reach rules out others
+                if len(several) >= TOGETHER or not state.best:  # what they reach rules out others
                     left += _cut_some(state, several)
                     several = []
                 continue
