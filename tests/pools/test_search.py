@@ -17,7 +17,7 @@ from planner.hardware.pools import Pools, slowest_link
 from planner.planning import plan
 from planner.question import Question, understand
 from planner.search.breakdown import breakdown
-from planner.search.pools import search
+from planner.search.pools import search, uses
 from planner.search.pools.bounds import Beside, speeds, step_bounds
 from planner.search.pools.place import Seats, Site, placed, rooms, spread
 from planner.search.pools.room import Rounds, needs
@@ -158,6 +158,8 @@ def test_search_of_several_chunks_finds_what_brute_force_finds(question, exchang
     assert found.best[0].step == pytest.approx(best, rel=1e-3)
     assert found.bound <= best * (1 + 1e-9)
     assert found.bound >= best * (1 - 1e-3)
+    told = uses._stages(site, uses.CHUNKED, replace(found, best=(replace(found.best[0], gap=0.5),)))
+    assert told.gap <= 1e-3  # that of all cuts, not what was known when the best one was found
     assert int(found.best[0].prices.rows.vpp[0]) > 1
     assert len(sizes) >= 4
 

@@ -234,6 +234,9 @@ def _stages(site: Site, text: str, found: Pipelines) -> Way:
     note = ""
     if not found.best:
         note = "nothing fits" if np.isinf(found.bound) else f"{show_seconds(found.bound)} or more"
+    gap = found.best[0].gap if found.best else 0.0
+    if found.best and text == CHUNKED:  # what bounds them bounds other cuts of the best one too
+        gap = min(gap, max(0.0, 1.0 - found.bound / found.best[0].step))
     return Way(
         text=text,
         chips=int(found.best[0].prices.rows.ranks[0]) if found.best else site.num_chips,
@@ -243,6 +246,6 @@ def _stages(site: Site, text: str, found: Pipelines) -> Way:
         note=note,
         searched=found.searched,
         refined=found.refined,
-        gap=found.best[0].gap if found.best else 0.0,
+        gap=gap,
         stopped=found.stopped,
     )
