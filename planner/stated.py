@@ -24,7 +24,7 @@ from planner.search.engine import preference, search
 from planner.search.idle import divides_badly, fewer
 from planner.search.miss import least_memory
 from planner.search.operator_faults import unsatisfied
-from planner.search.pins import ANY_OFFLOAD, Pin, Pins, from_layout
+from planner.search.pins import ANY_CHUNKS, ANY_OFFLOAD, Pin, Pins, from_layout
 from planner.search.semi_automatic import plan_operators
 from planner.search.space import Space, build_space
 from planner.search.stages.stated import stated_cut
@@ -149,7 +149,8 @@ def ways(stated: Stated, pins: Pins, *, usual: bool) -> Candidates:
     )
     rows = stated.row.take(slice(0))
     if not usual:
-        rows = build_space(stated.task, Pins((*stated.fixed.pins, *free.pins))).candidates
+        chunks = () if "vpp" in fixed or free.on(("vpp",)) else (ANY_CHUNKS,)
+        rows = build_space(stated.task, Pins((*stated.fixed.pins, *free.pins, *chunks))).candidates
     wrong = [*_contradicted(own, stated.row)]
     if not len(rows):
         wrong += [*faults(stated.task, stated.row, {p.column for p in stated.pins.pins})] or [

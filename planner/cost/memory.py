@@ -6,9 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from planner.candidates import SCHEDULES
 from planner.cost.activations import held_at_least, held_at_once
 from planner.cost.offload import IN_TRANSIT
 from planner.cost.optimizers import table_moments
+from planner.cost.partition import block_counts
 from planner.cost.prices import Prices, ends_of, leaving, outer_stages
 from planner.cost.states import WEIGHTS, staged
 from planner.units import Array, Counts, IntArray
@@ -24,6 +26,7 @@ TERMS = (
     "runtime",
 )
 """Kinds of memory, in the order in which they are shown."""
+INTERLEAVED = SCHEDULES.index("interleaved")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -201,6 +204,22 @@ def states_bound(p: Prices) -> Array:
     blocks = outer_stages(p)[:, :1]
     columns = _columns(blocks)
     return _states(p, columns, blocks, _parameters(p, columns))[:, 0]
+
+
+def any_chunks_memory(p: Prices) -> Array:
+    """Bytes that some rank needs at least, whatever number of chunks stages hold, if more than one; ``(n,)``.
+
+    Proof: the fullest stage needs no less than the mean one. Interleaved, the last stage holds all its chunks but one
+    for every stage, or for every micro-batch where these are fewer, and one more chunk; the others hold more.
+    """
+    rows, memory, ends = p.rows, p.task.trainer.memory, ends_of(p.task)
+    blocks = block_counts(p.task.model) / rows.pp[:, None, None]
+    columns = _columns(blocks)
+    saved = _total(columns[:-ends], p.table.saved[rows.recompute, p.key][:, :-ends])[:, 0]
+    flying = (np.minimum(rows.pp, p.micro_batches) + 1) / 2
+    here = (rows.schedule == INTERLEAVED) & ~rows.in_host("activations")
+    states = _states(p, columns, blocks, _parameters(p, columns))[:, 0]
+    return np.asarray(states + memory.fragmentation * np.where(here, saved * flying, 0.0))
 
 
 def _states(p: Prices, columns: Array, blocks: Counts, parameters: tuple[Array, Array]) -> Array:

@@ -98,6 +98,41 @@ def block_table(task: Task, rows: Candidates) -> tuple[BlockTable, IntArray]:
     return BlockTable(**merged), index
 
 
+def with_rows(
+    task: Task, rows: Candidates, known: tuple[BlockTable, IntArray], more: Candidates
+) -> tuple[BlockTable, IntArray]:
+    """A table that holds the blocks of more candidates, too.
+
+    Args:
+        task: the question.
+        rows: the candidates that it is of.
+        known: the table, and for every row of ``rows`` its row there, which stays.
+        more: the others.
+
+    Returns:
+        The table, and for every row of ``more`` its row there.
+    """
+    table, key = known
+    place = np.full(len(table.stream), -1)
+    place[key] = np.arange(len(rows))
+    used = np.flatnonzero(place >= 0)
+    first, index = distinct([getattr(more, name).astype(np.int64) for name in KEY_COLUMNS])
+    pairs = ((getattr(rows, n)[place[used]], getattr(more, n)[first]) for n in KEY_COLUMNS)
+    met, same = distinct([np.concatenate(pair).astype(np.int64) for pair in pairs])
+    found = met[same[len(used) :]]
+    new = found >= len(used)
+    number = np.append(used, 0)[np.where(new, -1, found)]
+    if new.any():
+        added, where = block_table(task, more.take(first[new]))
+        number[new] = len(table.stream) + where
+        both = {
+            name: np.concatenate([getattr(part, name) for part in (table, added)], axis)
+            for name, axis in KEY_AXIS.items()
+        }
+        table = BlockTable(**both)
+    return table, number[index]
+
+
 KEY_AXIS = {
     "forward": 0,
     "backward": 0,

@@ -38,6 +38,18 @@ class Bounded:
     key: IntArray
     """Each candidate's row in the table."""
 
+    def take(self, index: IntArray) -> Bounded:
+        """Those of some of the candidates."""
+        return Bounded(self.step[index], self.fits[index], self.table, self.key[index])
+
+    def joined(self, more: Bounded) -> Bounded:
+        """With those of more candidates behind, whose table holds all that this one does."""
+        columns = {
+            n: np.concatenate([getattr(s, n) for s in (self, more)])
+            for n in ("step", "fits", "key")
+        }
+        return Bounded(**columns, table=more.table)
+
     def priced(self, task: Task, candidates: Candidates, index: IntArray | slice) -> Prices:
         """Some of the candidates with their prices, blocks taken from the table."""
         return prices(task, candidates.take(index), (self.table, self.key[index]))
@@ -54,12 +66,12 @@ class Bounded:
 
     def steps(self, task: Task, candidates: Candidates, index: IntArray) -> Array:
         """Lower bounds on the step of some of the candidates, whether they fit or not; seconds, shape of ``index``."""
-        bounds = [step_bound(self.priced(task, candidates, part)) for part in _slices(index)]
+        bounds = [step_bound(self.priced(task, candidates, part)) for part in slices(index)]
         return np.concatenate([np.empty(0), *bounds])
 
     def memory(self, task: Task, candidates: Candidates, index: IntArray) -> Array:
         """Least bytes on the fullest chip of some of the candidates; shape of ``index``."""
-        bounds = [memory_bound(self.priced(task, candidates, part)) for part in _slices(index)]
+        bounds = [memory_bound(self.priced(task, candidates, part)) for part in slices(index)]
         return np.concatenate([np.empty(0), *bounds])
 
 
@@ -89,7 +101,7 @@ def _open(task: Task, candidates: Candidates, bounded: Bounded) -> IntArray:
     names = ("vpp", "schedule", "sp", "operators", *state_columns(task))
     first, index = distinct([getattr(candidates, name) for name in names])
     closed = np.zeros(len(first), dtype=bool)
-    for part in _slices(np.arange(len(first))):
+    for part in slices(np.arange(len(first))):
         closed[part] = states_bound(bounded.priced(task, candidates, first[part])) > room(task)
     return np.flatnonzero(~closed[index])
 
@@ -100,10 +112,11 @@ def _alike(rows: Candidates, index: IntArray) -> Iterator[IntArray]:
     many = np.bincount(shape, minlength=len(first)) >= MANY
     group = np.where(many, np.arange(len(first)), -1)[shape]
     for each in unique(group).tolist():
-        yield from _slices(index[group == each])
+        yield from slices(index[group == each])
 
 
-def _slices(index: IntArray) -> Iterator[IntArray]:
+def slices(index: IntArray) -> Iterator[IntArray]:
+    """An index in parts of so many candidates as are bounded at a time."""
     return (index[start : start + SLICE] for start in range(0, len(index), SLICE))
 
 

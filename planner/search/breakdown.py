@@ -21,6 +21,7 @@ from planner.graph.operator import Block
 from planner.plan.schema import Degrees, Stage, Term
 from planner.search.stage_sends import stage_sends
 from planner.search.stages.stated import label
+from planner.trainers.rules.pipeline import equal_chunks
 from planner.units import Array, IntArray
 
 LABELS = {
@@ -249,12 +250,14 @@ def _pools(mix: Mix) -> tuple[str, ...]:
 
 
 def _divided(p: Prices, row: int) -> dict[str, Any]:
-    """How layers are divided where that is not the even way, and what they recompute."""
+    """How layers are divided where that is not the trainer's own way, and what they recompute."""
     cut = p.cut
-    if cut is None:
-        return {"recompute": RECOMPUTE[int(p.rows.recompute[row])]}
-    found: dict[str, Any] = {"recompute": label(cut), "recompute_unit": cut.unit}
     even = even_cut(p.task.model.num_layers, int(p.rows.pp[row]), int(p.rows.vpp[row]))
+    if cut is None:
+        said = bool(equal_chunks(p.task, p.rows)[row])
+        layers = {} if said else {"layers": tuple(even.tolist())}
+        return {"recompute": RECOMPUTE[int(p.rows.recompute[row])]} | layers
+    found: dict[str, Any] = {"recompute": label(cut), "recompute_unit": cut.unit}
     if cut.unit == 1 or not np.array_equal(cut.layers, even):
         found["layers"] = tuple(cut.layers.tolist())
     if cut.mixed:

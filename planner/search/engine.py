@@ -22,7 +22,7 @@ from planner.cost.step import exact, tight_bound
 from planner.search.bounded import Bounded, bound_all, fits
 from planner.search.in_host import with_moved
 from planner.search.pins import Pins
-from planner.search.space import Space, build_space, with_offload
+from planner.search.space import Space, build_space, joined, with_offload
 from planner.trainers.trainer import Task
 from planner.units import Array, BoolArray, IntArray
 
@@ -155,10 +155,35 @@ def _moved(
     """An outcome with what is faster than its best where something is in host memory, beside all its rows."""
     task = replace(task, operators=found.space.operators)
     best, unfit = float(found.step[0]), np.array(found.unfit, dtype=np.int64)
-    space, bounded = with_moved(task, found.space, found.bounded, unfit, best)
-    index = np.arange(len(found.bounded.fits), len(bounded.fits))
-    both = _refined(task, space, 2 * top, deadline, progress, bounded, index, found)
-    return replace(both, on_chips=float(found.step[0]))
+    more = with_moved(task, found.space, found.bounded, unfit, best)
+    return replace(beside(task, found, *more, 2 * top, deadline, progress), on_chips=best)
+
+
+def beside(
+    task: Task,
+    found: Outcome,
+    more: Space,
+    bounded: Bounded,
+    top: int,
+    deadline: float,
+    progress: Callable[[Progress], None] | None = None,
+) -> Outcome:
+    """An outcome with what is among the best of more candidates, behind all its own.
+
+    Args:
+        task: the question.
+        found: the outcome.
+        more: the candidates.
+        bounded: their bounds; the table holds all that the outcome's has.
+        top: how many distinct layouts to return.
+        deadline: monotonic seconds.
+        progress: called between batches.
+    """
+    task, space = replace(task, operators=more.operators), joined(found.space, more)
+    both = found.bounded.joined(bounded)
+    index = np.arange(len(found.bounded.fits), len(both.fits))
+    whole = _refined(task, space, top, deadline, progress, both, index, found)
+    return replace(whole, on_chips=found.on_chips)
 
 
 def search_within(
@@ -173,15 +198,8 @@ def search_within(
         top: how many distinct layouts to return.
         time_limit: seconds.
     """
-    bounded = replace(
-        found.bounded,
-        step=found.bounded.step[index],
-        fits=found.bounded.fits[index],
-        key=found.bounded.key[index],
-    )
-    space = replace(found.space, candidates=found.space.candidates.take(index))
-    deadline = time.monotonic() + time_limit
-    best = _search(task, space, top, deadline, None, bounded)
+    space, deadline = found.space.take(index), time.monotonic() + time_limit
+    best = _search(task, space, top, deadline, None, found.bounded.take(index))
     return best if best.best is None else _moved(task, best, top, deadline, None)
 
 
@@ -273,7 +291,7 @@ class _Incumbents:
         self.step = known.step if known else np.empty(0)
         self.memory = known.memory if known else np.empty(0)
         self.bound = known.bound if known else np.inf
-        self.unfit: list[int] = []
+        self.unfit = list(known.unfit) if known else []
 
     def done(self) -> bool:
         """Whether nothing that was not priced can enter the answer."""

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from planner.candidates import Candidates, concatenate
+from planner.candidates import Candidates
 from planner.search.bounded import Bounded, bounds_of
 from planner.search.space import Space
 from planner.trainers.trainer import Task
@@ -21,38 +21,29 @@ from planner.units import IntArray
 def with_moved(
     task: Task, space: Space, bounded: Bounded, unfit: IntArray, best: float
 ) -> tuple[Space, Bounded]:
-    """A space and its bounds with every layout in host memory behind that may be faster.
+    """Every layout in host memory that may be faster, and the bounds of these.
 
     Args:
         task: the question.
-        space: without any; its candidates stay the first.
+        space: without any.
         bounded: its bounds.
         unfit: layouts that do not fit although their least memory does.
         best: seconds that a layout must beat.
     """
     kinds = [kind for kind in task.trainer.offload.kinds if kind]
-    index = _faster(task, space.candidates, bounded, unfit, best)
-    if not kinds or not len(index):
-        return space, bounded
-    rows = space.candidates.take(index)
-    moved = concatenate([replace(rows, offload=np.full(len(index), kind)) for kind in kinds])
-    removed = dict(space.removed)
+    index = _faster(task, space.candidates, bounded, unfit, best) if kinds else unfit[:0]
+    rows = space.candidates.take(np.tile(index, len(kinds)))
+    moved = replace(rows, offload=np.repeat(kinds, len(index)).astype(np.int64))
+    removed: dict[str, int] = {}
     keeps = np.ones(len(moved), dtype=bool)
     for rule in task.trainer.rules:
         if "offload" in rule.needs:
             kept = keeps & rule.keeps(task, moved)
-            removed[rule.name] = removed.get(rule.name, 0) + int((keeps & ~kept).sum())
+            removed[rule.name] = int((keeps & ~kept).sum())
             keeps = kept
-    key = np.tile(bounded.key[index], len(kinds))[keeps]
-    more = bounds_of(task, moved.take(keeps), bounded.table, key)
-    both = concatenate([space.candidates, moved.take(keeps)])
-    whole = replace(space, candidates=both, searched=space.searched + len(moved), removed=removed)
-    return whole, Bounded(
-        step=np.concatenate([bounded.step, more.step]),
-        fits=np.concatenate([bounded.fits, more.fits]),
-        table=bounded.table,
-        key=np.concatenate([bounded.key, key]),
-    )
+    key, kept_rows = bounded.key[np.tile(index, len(kinds))[keeps]], moved.take(keeps)
+    more = Space(kept_rows, len(moved), removed, space.operators)
+    return more, bounds_of(task, kept_rows, bounded.table, key)
 
 
 def _faster(

@@ -12,7 +12,7 @@ import numpy as np
 
 from planner.graph.placement import Chosen
 from planner.plan.schema import PinPrice
-from planner.search.engine import SAME, Outcome, search, search_within
+from planner.search.engine import Outcome, search, search_within
 from planner.search.pins import Pins
 from planner.search.space import Space, build_space
 from planner.search.stages.winners import best_step
@@ -87,25 +87,21 @@ class Without:
     def _fastest(self, fewer: Pins, left: float) -> float | None:
         """The same; None where the search was stopped."""
         found = self._sifted(fewer, left) or self._searched(fewer, left)
-        if found.stopped or not len(found.step):
+        if found.stopped:
             return None
         if not fewer.pins and not fewer.operators:
             self.free = found
-        if fewer.fixed("recompute") == self.pins.fixed("recompute") and self._as_pinned(found):
-            return float(self.divided.step[0])
-        return best_step(found, fewer, self.deadline, self._reached(fewer))
+        return best_step(self.task, found, fewer, self.deadline, self._reached())
 
-    def _reached(self, fewer: Pins) -> float:
+    def _reached(self) -> float:
         """Seconds of the plan under all pins where that is looked at under fewer, too."""
-        opened = any(pin.column in OPENING for pin in self.pins.pins)
-        uneven = self.pins.fixed("vpp") is not None and fewer.fixed("vpp") is None
-        steps = self.divided.step[: not (opened or uneven)]
+        steps = self.divided.step[: not self.pins.on(OPENING)]
         return float(steps.min(initial=math.inf))
 
     def _searched(self, fewer: Pins, left: float) -> Outcome:
         """A search of its own; where these pins leave no more than all do, the one that was made."""
         space = None
-        if not any(pin.column in OPENING for pin in self.pins.pins):
+        if not self.pins.on(OPENING):
             uneven = fewer.fixed("vpp") is not None
             space = build_space(replace(self.task, uneven_chunks=uneven), fewer)
             pinned = self.pinned.space
@@ -115,7 +111,7 @@ class Without:
 
     def _sifted(self, fewer: Pins, left: float) -> Outcome | None:
         """The answer among the candidates of the free search; None where they are not all, or have other plans."""
-        if self.free is None or any(pin.column in OPENING for pin in fewer.pins):
+        if self.free is None or fewer.on((*OPENING, "vpp")):
             return None
         rows = self.free.space.candidates
         keep = np.ones(len(rows), dtype=np.bool_)
@@ -134,22 +130,6 @@ class Without:
                 return None
         found = search_within(self.task, self.free, index, top=self.top, time_limit=left)
         return found if found.best is not None else None
-
-    def _as_pinned(self, found: Outcome) -> bool:
-        """Whether the best layouts are those that the search under all pins found."""
-        mine, others = self.pinned, found
-        if mine is others:
-            return True
-        if not np.array_equal(mine.step, others.step) or mine.best is None or others.best is None:
-            return False
-        own, rows = mine.best.rows, others.best.rows
-        columns = (*SAME, "sp", "sharding", "shard_group", "order")
-        alike = all(np.array_equal(getattr(own, c), getattr(rows, c)) for c in columns)
-        plans = [
-            [s.operators[k] for k in some.operators.tolist()]
-            for s, some in ((mine.space, own), (others.space, rows))
-        ]
-        return alike and plans[0] == plans[1]
 
 
 def _plans(space: Space) -> list[Mapping[str, Chosen]]:

@@ -15,7 +15,7 @@ import numpy as np
 
 from planner.candidates import FOLDED, LOOPED, RECOMPUTE, SCHEDULES, Candidates, concatenate
 from planner.graph.placement import Chosen
-from planner.search.pins import SOME_OFFLOAD, Pins
+from planner.search.pins import ANY_CHUNKS, SOME_OFFLOAD, Pins
 from planner.trainers.rules import STEPS, step_of
 from planner.trainers.rules.pipeline import cut_places
 from planner.trainers.trainer import Rule, Task
@@ -45,6 +45,11 @@ class Space:
     operators: tuple[Mapping[str, Chosen], ...] = ({},)
     """Plans of operators that the candidates point to."""
 
+    def take(self, index: IntArray) -> Space:
+        """Some of the candidates, as if the others had never been looked at."""
+        searched = self.searched - len(self.candidates) + len(index)
+        return replace(self, candidates=self.candidates.take(index), searched=searched)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Choices:
@@ -72,7 +77,7 @@ class _Table:
         """Every row once with each of its choices."""
         mesh = self.columns["mesh"]
         counts = choices.count[mesh]
-        values = choices.values[np.repeat(choices.first[mesh], counts) + _ramp(counts)]
+        values = choices.values[np.repeat(choices.first[mesh], counts) + ramp(counts)]
         added = dict(zip(choices.names, np.ascontiguousarray(values.T), strict=True))
         if (counts != 1).any():
             row = np.repeat(np.arange(len(self)), counts)
@@ -95,6 +100,7 @@ def build_space(task: Task, pins: Pins) -> Space:
 
     Pins say what the space is, rules what is removed from it: ``searched`` is what is left and what was removed.
     """
+    task = replace(task, uneven_chunks=task.uneven_chunks or ANY_CHUNKS in pins.pins)
     options = _Options(task, pins)
     degrees = options.degrees()
     table = _Table(degrees | {"mesh": np.arange(len(degrees["tp"]))})
@@ -119,15 +125,31 @@ def build_space(task: Task, pins: Pins) -> Space:
 def with_offload(task: Task, pins: Pins, space: Space) -> Space:
     """A space without offload, and every layout that keeps something in host memory."""
     more = build_space(task, replace(pins, pins=(*pins.pins, SOME_OFFLOAD)))
-    names = {*space.removed, *more.removed}
+    return joined(space, behind(space, more))
+
+
+def behind(space: Space, more: Space) -> Space:
+    """Another space with the plans of operators of one before its own."""
     plan = more.candidates.operators
     plan = np.where(plan > 0, plan + len(space.operators) - 1, plan)
+    operators = (*space.operators, *more.operators[1:])
+    return replace(more, candidates=replace(more.candidates, operators=plan), operators=operators)
+
+
+def joined(space: Space, more: Space) -> Space:
+    """A space with candidates of another behind its own, which has its plans of operators first."""
+    names, rows = {*space.removed, *more.removed}, space.candidates
     return Space(
-        concatenate([space.candidates, replace(more.candidates, operators=plan)]),
+        concatenate([rows, more.candidates]) if len(more.candidates) else rows,
         space.searched + more.searched,
         {name: space.removed.get(name, 0) + more.removed.get(name, 0) for name in names},
-        (*space.operators, *more.operators[1:]),
+        more.operators,
     )
+
+
+def numbers_of_chunks(task: Task, pins: Pins) -> IntArray:
+    """Numbers of virtual chunks that a pipeline is given, before any rule; of one chunk and of several."""
+    return np.array(sorted({vpp for vpp, _ in _Options(task, pins).chunks(True)}), dtype=np.int64)
 
 
 def _later(choices: list[_Choices], meshes: int) -> list[IntArray]:
@@ -196,7 +218,7 @@ class _Options:
         states = np.stack([dp * degrees["cp"], (pp > 1) & (dp > 1)])
         return [
             self._choices(("ep", "etp"), tp, self._experts),
-            self._choices(("vpp", "schedule"), pp > 1, self._chunks),
+            self._choices(("vpp", "schedule"), pp > 1, self.chunks),
             self._choices(("micro_batch",), alike, self._micro_batches),
             self._choices(("sp",), tp > 1, self._sequence_parallel),
             self._choices(("sharding", "shard_group", "order"), states, self._states),
@@ -236,7 +258,7 @@ class _Options:
         pinned = self.pins.fixed(column)
         return sorted(values) if pinned is None else [pinned]
 
-    def _chunks(self, piped: bool) -> _Values:
+    def chunks(self, piped: bool) -> _Values:
         """Virtual chunks and their schedule: 1F1B, or interleaved; every other only on request.
 
         1F1B is as fast as GPipe with less memory; torch runs split backwards only without its compiler.
@@ -248,7 +270,9 @@ class _Options:
         plain = ALTERNATING if asked is None or several else asked
         chunked = asked if asked is not None and several else INTERLEAVED
         counts = {v for number in places for v in divisors(number)}
-        if many and self.task.trainer.pads_layers:
+        if many and ANY_CHUNKS in self.pins.pins:
+            counts |= set(range(1, self.task.model.num_layers + 1))
+        elif many and self.task.trainer.pads_layers:
             counts |= set(range(1, MOST_PADDED + 1))
         for vpp in self._pinned("vpp", counts):
             yield vpp, chunked if vpp > 1 else plain
@@ -287,7 +311,7 @@ class _Options:
         return ((kind,) for kind in self._pinned("offload", kinds))
 
 
-def _ramp(counts: IntArray) -> IntArray:
+def ramp(counts: IntArray) -> IntArray:
     """0, 1, … for every count in turn: ``[2, 3]`` gives ``[0, 1, 0, 1, 2]``."""
     ends = np.cumsum(counts)
     return np.arange(int(ends[-1]) if len(ends) else 0) - np.repeat(ends - counts, counts)

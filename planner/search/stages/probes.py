@@ -121,6 +121,8 @@ def _with(choices: Open, stage: int, place: int) -> Open:
 
 def _relaxed(pricing: Pricing, cuts: IntArray, choices: Sequence[Open]) -> Array:
     """Seconds that no combination of these choices beats, a list of them for every cut; ``(n,)``."""
+    if not choices:
+        return np.empty(0)
     lows = np.array([[each.min(axis=0) for each in stages] for stages in choices])
     full, again = (lows[..., column].astype(np.int64) for column in (0, 1))
     return np.asarray(pricing.schedules(cuts, full, again - full) + lows[..., 2].max(axis=1))

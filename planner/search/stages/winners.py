@@ -8,9 +8,9 @@ What is left bounds every plan.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -18,12 +18,13 @@ from planner.candidates import RECOMPUTE, Candidates
 from planner.cost.cut import FULL, NONE, SELECTIVE
 from planner.cost.orders import Schedule
 from planner.cost.prices import Prices
-from planner.search.bounded import SLICE
+from planner.search.bounded import slices
 from planner.search.engine import SAME, Outcome, Progress, search
 from planner.search.pins import Pins
 from planner.search.stages.options import Mixing
 from planner.search.stages.refine import Refined, refine
 from planner.search.stages.rivals import least_steps
+from planner.search.unequal import widened
 from planner.trainers.trainer import Task
 from planner.trainers.trust import room
 from planner.units import IntArray
@@ -60,16 +61,15 @@ class _Entry:
     cut: Prices | None
 
 
-@dataclass(frozen=True, slots=True)
-class _Rival:
+class _Rival(NamedTuple):
     """A layout that may be faster than the slowest winner with some stages."""
 
     bound: float
     """Seconds that no division beats."""
-    alike: float
-    """The same where all its layers recompute alike; infinite where memory or the trainer forbids that."""
-    index: int
+    place: int
     """Its row of the space."""
+    alike: float
+    """The bound where all its layers recompute alike; infinite where memory or the trainer forbids that."""
 
 
 def searched(
@@ -91,31 +91,46 @@ def searched(
     left, rows = deadline - time.monotonic(), max(shown, JUDGED)
     even = search(task, pins, top=rows, time_limit=left, progress=progress)
     try:
-        return even, best_cuts(even, pins, deadline, shown)
+        whole, found = _widened(task, pins, even, rows, None, deadline)
+        return even, found.outcome(whole, pins, shown)
     except KeyboardInterrupt:
         return even, replace(best_cuts(even, pins, 0.0, shown), stopped=True)
 
 
-def best_step(outcome: Outcome, pins: Pins, deadline: float, reached: float) -> float:
+def best_step(task: Task, outcome: Outcome, pins: Pins, deadline: float, reached: float) -> float:
     """Seconds of the best layout of a search with its best stages, where that is faster than what is reached.
 
     Args:
-        outcome: of a search that found something.
+        task: the question.
+        outcome: of its search, that found something.
         pins: its pins.
         deadline: as in :func:`best_cuts`.
         reached: seconds of a layout that these pins allow.
     """
-    best = best_cuts(outcome, pins, deadline, shown=1, reached=reached)
-    return min(reached, float(best.step[0]))
+    _, found = _widened(task, pins, outcome, 1, reached, deadline)
+    return min(reached, *(entry.step for entry in found.entries))
 
 
-def best_cuts(
-    outcome: Outcome,
-    pins: Pins,
-    deadline: float,
-    shown: int = JUDGED,
-    reached: float | None = None,
-) -> Outcome:
+def _widened(
+    task: Task, pins: Pins, even: Outcome, rows: int, reached: float | None, deadline: float
+) -> tuple[Outcome, _Divided]:
+    """An outcome with layouts of unequal chunks that may be among so many rows of the answer, all with their stages.
+
+    What the others take once they are divided tells which may be.
+    """
+    found = _divided(even, pins, deadline, reached, most=DIVIDED // 2)
+    if even.stopped:
+        return even, found
+    steps = [entry.step for entry in _distinct(found.entries, even.space.candidates)]
+    best = min(steps, default=np.inf) if reached is None else min(reached, *steps)
+    worst = best if reached is not None else steps[rows - 1] if len(steps) >= rows else np.inf
+    known = found.outcome(even, pins, rows)
+    whole = widened(task, pins, known, worst, best, rows, deadline)
+    whole = even if whole is known else whole
+    return whole, _divided(whole, pins, deadline, reached, found)
+
+
+def best_cuts(outcome: Outcome, pins: Pins, deadline: float, shown: int = JUDGED) -> Outcome:
     """The same outcome with the best stages of its layouts, in the order of their steps.
 
     Args:
@@ -123,36 +138,89 @@ def best_cuts(
         pins: its pins; a pinned recompute holds for all layers.
         deadline: monotonic seconds after which what is left keeps its even stages.
         shown: how many of them to return.
-        reached: seconds that a layout must stay below to be divided; unless said, those of the fifth.
     """
+    return _divided(outcome, pins, deadline, None).outcome(outcome, pins, shown)
+
+
+@dataclass(frozen=True, slots=True)
+class _Divided:
+    """Layouts of an outcome with their best stages."""
+
+    entries: tuple[_Entry, ...]
+    """The fastest first; among them those with even stages."""
+    left: tuple[_Rival, ...] = ()
+    """Layouts that may be faster and were not divided."""
+    least: float = np.inf
+    """Seconds that no division of the others beats."""
+    rows: int = 0
+    """Candidates that were looked at: the first of the space."""
+    tried: tuple[int, int] = (0, 0)
+    """Layouts that were divided, of one chunk a stage and of several."""
+    passes: int = 0
+    """Forward passes of one chunk in their schedules."""
+    met: frozenset[Layout] = frozenset()
+    """Rows of the answer that they would be."""
+
+    def outcome(self, whole: Outcome, pins: Pins, shown: int) -> Outcome:
+        """The outcome with the best so many of them."""
+        if whole.best is None:
+            return whole
+        task, candidates = whole.best.task, whole.space.candidates
+        least = min((self.least, *(rival.bound for rival in self.left)))
+        chosen = _distinct(self.entries, candidates)
+        if not candidates.offload[chosen[0].index]:  # what is in host memory is told where it pays
+            own = pins.on(("offload",))
+            chosen = [entry for entry in chosen if own or not candidates.offload[entry.index]]
+        chosen = chosen[:shown]
+        index = np.array([entry.index for entry in chosen])
+        step = np.array([entry.step for entry in chosen])
+        return replace(
+            whole,
+            best=whole.bounded.priced(task, candidates, index),
+            index=index,
+            step=step,
+            memory=np.array([entry.memory for entry in chosen]),
+            bound=min(whole.bound, float(step[0])),
+            cuts=tuple(entry.cut for entry in chosen),
+            cut_gap=max(0.0, 1.0 - least / float(step[0])),
+        )
+
+
+def _divided(
+    outcome: Outcome,
+    pins: Pins,
+    deadline: float,
+    reached: float | None,
+    before: _Divided | None = None,
+    most: int = DIVIDED,
+) -> _Divided:
+    """The layouts of an outcome with their best stages.
+
+    Args:
+        outcome: of a search.
+        pins: its pins.
+        deadline: as in :func:`best_cuts`.
+        reached: seconds that a layout must stay below to be divided; unless said, those of the fifth.
+        before: what is known of its first candidates.
+        most: layouts of several chunks a stage that are divided, with those before.
+    """
+    before = before or _Divided(())
     if outcome.best is None:
-        return outcome
-    task = outcome.best.task
-    fixed, own = pins.fixed("recompute") is not None, pins.on(("offload",))
-    mixing: Mixing = "alike" if fixed else task.trainer.mixes_recompute
+        return replace(before, rows=len(outcome.space.candidates))
+    fixed = pins.fixed("recompute") is not None
+    mixing: Mixing = "alike" if fixed else outcome.best.task.trainer.mixes_recompute
     candidates = outcome.space.candidates
     facts = zip(outcome.index.tolist(), outcome.step, outcome.memory, strict=True)
-    even = [_Entry(index, float(step), float(memory), None) for index, step, memory in facts]
-    layouts = _layouts(candidates, outcome.index, mixing)
-    known = dict(zip(layouts, even, strict=True))
-    least = _divide(outcome, mixing, known, reached, deadline)
+    even = [_Entry(i, float(step), float(size), None) for i, step, size in facts]
+    even = [*before.entries, *(entry for entry in even if entry.index >= before.rows)]
+    even.sort(key=lambda entry: entry.step)
+    layouts = _layouts(candidates, np.array([entry.index for entry in even]), mixing)
+    known: dict[Layout, _Entry] = {}
+    for layout, entry in zip(layouts, even, strict=True):
+        known.setdefault(layout, entry)
+    found = _divide(outcome, mixing, known, reached, deadline, before, most)
     entries = sorted((*known.values(), *even), key=lambda entry: entry.step)
-    chosen = _distinct(entries, candidates)
-    if not candidates.offload[chosen[0].index]:  # what is in host memory is told where it pays
-        chosen = [entry for entry in chosen if own or not candidates.offload[entry.index]]
-    chosen = chosen[:shown]
-    index = np.array([entry.index for entry in chosen])
-    step = np.array([entry.step for entry in chosen])
-    return replace(
-        outcome,
-        best=outcome.bounded.priced(task, candidates, index),
-        index=index,
-        step=step,
-        memory=np.array([entry.memory for entry in chosen]),
-        bound=min(outcome.bound, float(step[0])),
-        cuts=tuple(entry.cut for entry in chosen),
-        cut_gap=max(0.0, 1.0 - least / float(step[0])),
-    )
+    return replace(found, entries=tuple(entries), rows=len(candidates))
 
 
 def _divide(
@@ -161,29 +229,34 @@ def _divide(
     known: dict[Layout, _Entry],
     reached: float | None,
     deadline: float,
-) -> float:
-    """Divides the layouts that may be among the best; ``known`` gets those that are better so.
+    before: _Divided,
+    most: int,
+) -> _Divided:
+    """Divides layouts that may be among the best, of those that are left; ``known`` gets those that are better so.
 
     In turn the winners with even stages, and whatever has the least bound, with what layers may recompute and without.
 
     Returns:
-        Seconds that no division of any layout beats.
+        What is left and known then.
     """
-    candidates, least, tried, spent = outcome.space.candidates, np.inf, [0, 0], 0
+    candidates, least, left = outcome.space.candidates, before.least, list[_Rival]()
+    tried, spent, met = list(before.tried), before.passes, set(before.met)
     late = Schedule(int(candidates.schedule[0])).adaptive
     worst = _worst(known, reached)
-    first = list(known)[:JUDGED]
-    for rival, layout in _in_turn(_rivals(outcome, mixing, worst), first, candidates, mixing):
-        bound, index = rival.bound, rival.index
+    rivals = sorted((*before.left, *_rivals(outcome, mixing, worst, before.rows)))
+    first = [layout for layout, entry in known.items() if entry.cut is None][:JUDGED]
+    for rival, layout in _in_turn(rivals, first, met, candidates, mixing):
+        bound, index = rival.bound, rival.place
         if bound >= worst:
             continue
         kind = int(candidates.vpp[index] > 1)
-        ended = tried[kind] == DIVIDED or late or time.monotonic() > deadline
+        ended = tried[kind] >= (DIVIDED, most)[kind] or late or time.monotonic() > deadline
         passes = 0 if ended else _passes(outcome, index)
         if ended or (any(tried) and spent + passes > PASSES):
-            least = min(least, bound)
+            left.append(rival)
             continue
         tried[kind], spent = tried[kind] + 1, spent + passes
+        met.add(_row(layout))
         own = min(worst, known[layout].step if layout in known else np.inf)
         how: Mixing = mixing if int(candidates.recompute[index]) == NONE else "alike"
         found = _refined(outcome, index, how, own)
@@ -192,7 +265,8 @@ def _divide(
             if found.step < own * (1.0 - WORTH):
                 known[layout] = _Entry(index, found.step, found.memory, found.prices)
                 worst = _worst(known, reached)
-    return least
+    kinds = tried[0], tried[1]
+    return _Divided((), tuple(left), least, 0, kinds, spent, frozenset(met))
 
 
 def _passes(outcome: Outcome, index: int) -> int:
@@ -212,29 +286,42 @@ def _worst(known: Mapping[Layout, _Entry], reached: float | None) -> float:
 def _in_turn(
     rivals: list[_Rival],
     winners: Iterable[Layout],
+    met: Iterable[Layout],
     candidates: Candidates,
     mixing: Mixing,
 ) -> list[tuple[_Rival, Layout]]:
-    """Rivals with their layouts: in turn a winner, as long as there are some, and the least bounds of either kind."""
-    layouts = _layouts(candidates, np.array([r.index for r in rivals], dtype=np.int64), mixing)
+    """Rivals with their layouts: in turn a winner, as long as there are some, and the least bounds of either kind.
+
+    Of those that would be one row of the answer the first comes so, and the others behind all rows.
+    """
+    layouts = _layouts(candidates, np.array([r.place for r in rivals], dtype=np.int64), mixing)
     place = {layout: rank for rank, layout in enumerate(winners)}
     alike = np.argsort([r.alike for r in rivals], kind="stable").argsort().tolist()
     ranks = [min(rank, alike[rank], place.get(layout, rank)) for rank, layout in enumerate(layouts)]
     order = sorted(range(len(rivals)), key=lambda rank: (ranks[rank], layouts[rank] not in place))
+    first = dict.fromkeys(met, -1)
+    for rank in order:
+        first.setdefault(_row(layouts[rank]), rank)
+    order.sort(key=lambda rank: first[_row(layouts[rank])] != rank)
     return [(rivals[rank], layouts[rank]) for rank in order]
 
 
-def _rivals(outcome: Outcome, mixing: Mixing, worst: float) -> list[_Rival]:
-    """Layouts that may be faster with some stages than the slowest winner, the least bounds first."""
+def _row(layout: Layout) -> Layout:
+    """What a layout and others have that are one row of the answer."""
+    return (*layout[: len(SAME) - 1], layout[-1])
+
+
+def _rivals(outcome: Outcome, mixing: Mixing, worst: float, start: int) -> list[_Rival]:
+    """Layouts from a candidate of the space on that may be faster with some stages than the slowest winner."""
     assert outcome.best is not None
     task = outcome.best.task
     rows, limit = outcome.space.candidates, room(task)
     whole = outcome.bounded.fits & (rows.pp > 1) & task.trainer.uneven_stages
     found: list[_Rival] = []
-    for some, modes in _divisible(outcome, mixing):
+    for every, modes in _divisible(outcome, mixing):
+        some = every[every >= start]
         some = some[outcome.bounded.busy(task, rows, some) < worst]
-        for start in range(0, len(some), SLICE):
-            part = some[start : start + SLICE]
+        for part in slices(some):
             priced = outcome.bounded.priced(task, rows, part)
             bounds = least_steps(priced, limit, worst, modes)
             few = np.flatnonzero(bounds < worst)
@@ -243,8 +330,8 @@ def _rivals(outcome: Outcome, mixing: Mixing, worst: float) -> list[_Rival]:
                 keep = whole[part[few]]
                 alike = np.full(len(few), np.inf)
                 alike[keep] = least_steps(priced.take(few[keep]), limit, worst, ())
-            found += map(_Rival, bounds[few].tolist(), alike.tolist(), part[few].tolist())
-    return sorted(found, key=lambda rival: (rival.bound, rival.index))
+            found += map(_Rival, bounds[few].tolist(), part[few].tolist(), alike.tolist())
+    return found
 
 
 def _divisible(outcome: Outcome, mixing: Mixing) -> Iterator[tuple[IntArray, tuple[int, ...]]]:
@@ -299,7 +386,7 @@ def _refined(outcome: Outcome, index: int, mixing: Mixing, reached: float) -> Re
     return refine(row, mixing, room(task), reached)
 
 
-def _distinct(entries: list[_Entry], candidates: Candidates) -> list[_Entry]:
+def _distinct(entries: Sequence[_Entry], candidates: Candidates) -> list[_Entry]:
     """The first of every layout."""
     kept: dict[tuple[object, ...], _Entry] = {}
     for entry in entries:

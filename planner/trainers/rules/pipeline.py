@@ -54,13 +54,22 @@ def even_cut(layers: int, stages: int) -> str:
     return ", ".join(str(low + (stage < more)) for stage in range(stages))
 
 
-def _chunks(task: Task, candidates: Candidates) -> BoolArray:
+def equal_chunks(task: Task, candidates: Candidates) -> BoolArray:
+    """Layouts whose virtual stages hold equal numbers of layers, with embedding and head where the trainer counts them.
+
+    Or that a trainer fills with empty layers, and those without virtual stages.
+    """
     chunks = candidates.pp * candidates.vpp
     keeps: BoolArray = candidates.vpp == 1
     for places in cut_places(task):
         keeps = keeps | (places % chunks == 0)
-    if (task.uneven_chunks and task.trainer.uneven_stages) or task.trainer.pads_layers:
-        keeps = keeps | (chunks <= task.model.num_layers)
+    return keeps | (chunks <= task.model.num_layers) if task.trainer.pads_layers else keeps
+
+
+def _chunks(task: Task, candidates: Candidates) -> BoolArray:
+    keeps = equal_chunks(task, candidates)
+    if task.uneven_chunks and task.trainer.uneven_stages:
+        keeps = keeps | (candidates.pp * candidates.vpp <= task.model.num_layers)
     return keeps
 
 
@@ -94,15 +103,15 @@ CHUNKS = Rule(
     name="virtual-chunks",
     family="layers",
     sentence="Virtual stages hold equal numbers of layers: these, with embedding and head where a trainer counts "
-    "them, divide by pp · vpp. Only where vpp is asked for, and the trainer can, they may be unequal; or where empty "
-    "layers fill them.",
+    "them, divide by pp · vpp. Where the trainer can, unequal ones are looked at if they may be faster or are asked "
+    "for; or empty layers fill them.",
     needs=frozenset({"pp", "vpp"}),
     keeps=_chunks,
     fault=_chunks_fault,
     source="Megatron-LM #468 (80 layers, pp 16, vpp 2 trained 64) and #326; --account-for-embedding-in-pipeline-split "
     "and --account-for-loss-in-pipeline-split count the ends as layers (Llama-3.1 405B: 126 layers on 16 × 8). "
     "MindSpeed-LLM's --noop-layers: 61 layers as 64, 94 as 96. "
-    "A layout string, offsets or lists of modules hold any chunks; unasked, those that divide are enough to search",
+    "A layout string, offsets or lists of modules hold any chunks",
 )
 
 
