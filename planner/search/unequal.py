@@ -62,9 +62,7 @@ def widened(
         top: how many distinct layouts to return.
         deadline: monotonic seconds.
     """
-    trainer = task.trainer
-    able = trainer.uneven_stages or trainer.pads_layers
-    if not able or pins.fixed("vpp") is not None or ANY_CHUNKS in pins.pins:
+    if not _may_be(task, pins):
         return found
     seeds = _seeds(task, pins, found.space, found.bounded)
     made, place = _made(task, pins, seeds, _hopeful(task, pins, seeds, worst, best))
@@ -77,6 +75,21 @@ def widened(
         moved, extra = with_moved(task, made, bounded, _too_large(task, made, bounded, best), best)
         more, some = joined(more, moved), some.joined(extra)
     return beside(task, found, more, some, top, deadline) if len(more.candidates) else found
+
+
+def without_unequal(task: Task, pins: Pins, found: Outcome) -> Outcome:
+    """An outcome whose search ended before these were looked at; its bound holds for them, too."""
+    if not _may_be(task, pins):
+        return found
+    seeds = _seeds(task, pins, found.space, found.bounded)
+    step, _ = _bounds(task, seeds, np.arange(len(seeds.key)), None)
+    return replace(found, bound=float(step.min(initial=found.bound)))
+
+
+def _may_be(task: Task, pins: Pins) -> bool:
+    """Whether there are any that are not in the space anyway."""
+    able = task.trainer.uneven_stages or task.trainer.pads_layers
+    return able and pins.fixed("vpp") is None and ANY_CHUNKS not in pins.pins
 
 
 def _too_large(task: Task, space: Space, bounded: Bounded, best: float) -> IntArray:

@@ -287,7 +287,7 @@ def test_uneven_chunks_are_planned_where_they_are_asked_for():
     cut = [len(layers) for layers in chunk_layers(found)]
     assert len(cut) == 8
     assert sum(cut) == 29
-    assert plan(replace(question, pins=("pp=4",))).step < found.step
+    assert plan(replace(question, pins=("pp=4",))).step <= found.step * (1 + 1e-9)
     with pytest.raises(
         PlannerError, match="pp 8 × 4 virtual stages are 32, more than the 29 layers"
     ):

@@ -50,7 +50,7 @@ def test_the_best_so_far_is_the_answer(
     assert found.proof.bound <= whole.step * (1 + 1e-9)
 
 
-@pytest.mark.parametrize("name", ["_searched", "_as_pinned"])
+@pytest.mark.parametrize("name", ["_searched", "_sifted"])
 def test_ctrl_c_among_the_prices_of_pins_keeps_the_plan(
     name: str, whole: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -52,6 +52,22 @@ def least_steps(p: Prices, limit: float, best: float, modes: Sequence[int]) -> A
     return np.minimum(bound, best)
 
 
+def unlevelled(p: Prices) -> Array:
+    """Seconds that schedules of several chunks a stage lose, as a rule, where those with the ends are the longest.
+
+    Chunks of one round wait for the longest of them under every micro-batch. No bound: it says what to divide first.
+
+    Shapes: ``(n,)``.
+    """
+    (forward, backward), counts = block_seconds(p), block_counts(p.task.model)
+    seconds, kinds = forward + backward, len(p.task.model.blocks)
+    layer = seconds[:, 1 : 1 + kinds].min(axis=1)
+    mean = seconds @ counts / (p.rows.pp * p.rows.vpp)
+    ends = seconds[:, 0], seconds[:, 1 + kinds :] @ counts[1 + kinds :]
+    lost = sum(np.maximum(0.0, end + layer - mean) for end in ends)
+    return np.asarray(np.where(p.rows.vpp > 1, p.micro_batches * lost, 0.0))
+
+
 def _levelled(p: Prices, pp: int, limit: float, reach: Array, modes: Sequence[int]) -> Array:
     """Least makespans of layouts of pp stages, infinite beyond ``reach``; ``(n,)``."""
     model = p.task.model

@@ -23,8 +23,8 @@ from planner.search.engine import SAME, Outcome, Progress, search
 from planner.search.pins import Pins
 from planner.search.stages.options import Mixing
 from planner.search.stages.refine import Refined, refine
-from planner.search.stages.rivals import least_steps
-from planner.search.unequal import widened
+from planner.search.stages.rivals import least_steps, unlevelled
+from planner.search.unequal import widened, without_unequal
 from planner.trainers.trainer import Task
 from planner.trainers.trust import room
 from planner.units import IntArray
@@ -64,12 +64,14 @@ class _Entry:
 class _Rival(NamedTuple):
     """A layout that may be faster than the slowest winner with some stages."""
 
+    hope: float
+    """Seconds that it takes at best, as a rule."""
     bound: float
     """Seconds that no division beats."""
     place: int
     """Its row of the space."""
     alike: float
-    """The bound where all its layers recompute alike; infinite where memory or the trainer forbids that."""
+    """What it takes as a rule if all layers recompute alike; infinite where memory or the trainer forbids that."""
 
 
 def searched(
@@ -94,7 +96,8 @@ def searched(
         whole, found = _widened(task, pins, even, rows, None, deadline)
         return even, found.outcome(whole, pins, shown)
     except KeyboardInterrupt:
-        return even, replace(best_cuts(even, pins, 0.0, shown), stopped=True)
+        known = without_unequal(task, pins, even)
+        return even, replace(best_cuts(known, pins, 0.0, shown), stopped=True)
 
 
 def best_step(task: Task, outcome: Outcome, pins: Pins, deadline: float, reached: float) -> float:
@@ -120,7 +123,7 @@ def _widened(
     """
     found = _divided(even, pins, deadline, reached, most=DIVIDED // 2)
     if even.stopped:
-        return even, found
+        return without_unequal(task, pins, even), found
     steps = [entry.step for entry in _distinct(found.entries, even.space.candidates)]
     best = min(steps, default=np.inf) if reached is None else min(reached, *steps)
     worst = best if reached is not None else steps[rows - 1] if len(steps) >= rows else np.inf
@@ -154,7 +157,7 @@ class _Divided:
     """Seconds that no division of the others beats."""
     rows: int = 0
     """Candidates that were looked at: the first of the space."""
-    tried: tuple[int, int] = (0, 0)
+    tried: tuple[int, ...] = (0, 0)
     """Layouts that were divided, of one chunk a stage and of several."""
     passes: int = 0
     """Forward passes of one chunk in their schedules."""
@@ -234,10 +237,7 @@ def _divide(
 ) -> _Divided:
     """Divides layouts that may be among the best, of those that are left; ``known`` gets those that are better so.
 
-    In turn the winners with even stages, and whatever has the least bound, with what layers may recompute and without.
-
-    Returns:
-        What is left and known then.
+    In turn the winners with even stages, and the most hopeful others, with what layers may recompute and without.
     """
     candidates, least, left = outcome.space.candidates, before.least, list[_Rival]()
     tried, spent, met = list(before.tried), before.passes, set(before.met)
@@ -265,8 +265,7 @@ def _divide(
             if found.step < own * (1.0 - WORTH):
                 known[layout] = _Entry(index, found.step, found.memory, found.prices)
                 worst = _worst(known, reached)
-    kinds = tried[0], tried[1]
-    return _Divided((), tuple(left), least, 0, kinds, spent, frozenset(met))
+    return _Divided((), tuple(left), least, 0, tuple(tried), spent, frozenset(met))
 
 
 def _passes(outcome: Outcome, index: int) -> int:
@@ -290,7 +289,7 @@ def _in_turn(
     candidates: Candidates,
     mixing: Mixing,
 ) -> list[tuple[_Rival, Layout]]:
-    """Rivals with their layouts: in turn a winner, as long as there are some, and the least bounds of either kind.
+    """Rivals with their layouts: in turn a winner, as long as there are some, and the most hopeful of either kind.
 
     Of those that would be one row of the answer the first comes so, and the others behind all rows.
     """
@@ -330,7 +329,9 @@ def _rivals(outcome: Outcome, mixing: Mixing, worst: float, start: int) -> list[
                 keep = whole[part[few]]
                 alike = np.full(len(few), np.inf)
                 alike[keep] = least_steps(priced.take(few[keep]), limit, worst, ())
-            found += map(_Rival, bounds[few].tolist(), part[few].tolist(), alike.tolist())
+            late = unlevelled(priced.take(few))
+            columns = (bounds[few] + late, bounds[few], part[few], alike + late)
+            found += map(_Rival, *(column.tolist() for column in columns))
     return found
 
 
