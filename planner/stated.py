@@ -24,11 +24,11 @@ from planner.search.engine import preference, search
 from planner.search.idle import divides_badly, fewer
 from planner.search.miss import least_memory
 from planner.search.operator_faults import unsatisfied
-from planner.search.pins import ANY_CHUNKS, ANY_OFFLOAD, Pin, Pins, from_layout
+from planner.search.pins import ANY_OFFLOAD, NO_OFFLOAD, Pin, Pins, from_layout
 from planner.search.semi_automatic import plan_operators
 from planner.search.space import Space, build_space
 from planner.search.stages.stated import stated_cut
-from planner.search.stages.winners import best_cuts
+from planner.search.stages.winners import JUDGED, with_cuts
 from planner.trainers.registry import faults
 from planner.trainers.trainer import Task
 
@@ -149,8 +149,7 @@ def ways(stated: Stated, pins: Pins, *, usual: bool) -> Candidates:
     )
     rows = stated.row.take(slice(0))
     if not usual:
-        chunks = () if "vpp" in fixed or free.on(("vpp",)) else (ANY_CHUNKS,)
-        rows = build_space(stated.task, Pins((*stated.fixed.pins, *free.pins, *chunks))).candidates
+        rows = build_space(stated.task, Pins((*stated.fixed.pins, *free.pins))).candidates
     wrong = [*_contradicted(own, stated.row)]
     if not len(rows):
         wrong += [*faults(stated.task, stated.row, {p.column for p in stated.pins.pins})] or [
@@ -240,7 +239,10 @@ def _fastest(stated: Stated, pins: Pins, time_limit: float, *, usual: bool = Fal
         step = float(exact(closest).step[0])
         return Filled(closest, rows, _proof(step, len(rows), 0, stopped=found.stopped))
     if rows.recompute.min() < rows.recompute.max():
-        found = best_cuts(found, pins, deadline)
+        rest = (pin for pin in pins.pins if pin not in stated.fixed.pins)
+        moved = () if stated.pins.on(("offload",)) or pins.on(("offload",)) else (NO_OFFLOAD,)
+        every = replace(pins, pins=(*stated.fixed.pins, *rest, *moved))
+        found = with_cuts(stated.task, every, found, deadline, JUDGED)
     return Filled(found.row(0), rows, proof_of(found))
 
 

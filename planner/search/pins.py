@@ -74,6 +74,7 @@ ANY_OFFLOAD = Pin("offload=any", "offload", ">=", 0)
 """Opens the space to everything that a trainer can keep in host memory."""
 SOME_OFFLOAD = Pin("offload>none", "offload", ">", 0)
 """The same without the layouts that keep nothing there."""
+NO_OFFLOAD = Pin("offload=none", "offload", "=", 0)
 ANY_CHUNKS = Pin("vpp=any", "vpp", ">=", 1)
 """Opens the space to every number of virtual chunks, where the trainer can divide layers unequally."""
 TWO_CHUNKS = Pin("vpp=2", "vpp", "=", 2)

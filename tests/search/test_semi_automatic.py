@@ -24,7 +24,7 @@ from planner.search.operator_pins import divided
 from planner.search.pin_prices import pin_prices
 from planner.search.pins import Pins, parse_pins
 from planner.search.space import build_space
-from planner.search.stages.winners import best_cuts
+from planner.search.stages.winners import searched
 from planner.trainers.registry import get_trainer
 from planner.trainers.trust import room
 from tests.cost.blocks import task_of
@@ -113,8 +113,7 @@ def test_prices_are_those_of_whole_searches(trainer, pins):
     known, found = understand(asked), plan(asked)
 
     def whole(fewer):
-        got = search(known.task, fewer, top=asked.top)
-        return float(best_cuts(got, fewer, np.inf).step[0])
+        return float(searched(known.task, fewer, asked.top, np.inf)[1].step[0])
 
     assert len(found.pin_prices) == len(pins) + 1
     want = {row.pin: row.without for row in pin_prices(known.pins, found.step, whole)}

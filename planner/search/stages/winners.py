@@ -93,23 +93,20 @@ def searched(
     left, rows = deadline - time.monotonic(), max(shown, JUDGED)
     even = search(task, pins, top=rows, time_limit=left, progress=progress)
     try:
-        whole, found = _widened(task, pins, even, rows, None, deadline)
-        return even, found.outcome(whole, pins, shown)
+        return even, with_cuts(task, pins, even, deadline, shown)
     except KeyboardInterrupt:
         known = without_unequal(task, pins, even)
         return even, replace(best_cuts(known, pins, 0.0, shown), stopped=True)
 
 
-def best_step(task: Task, outcome: Outcome, pins: Pins, deadline: float, reached: float) -> float:
-    """Seconds of the best layout of a search with its best stages, where that is faster than what is reached.
+def with_cuts(task: Task, pins: Pins, even: Outcome, deadline: float, shown: int) -> Outcome:
+    """The best so many layouts of a search and of unequal chunks, each with its best stages."""
+    whole, found = _widened(task, pins, even, max(shown, JUDGED), None, deadline)
+    return found.outcome(whole, pins, shown)
 
-    Args:
-        task: the question.
-        outcome: of its search, that found something.
-        pins: its pins.
-        deadline: as in :func:`best_cuts`.
-        reached: seconds of a layout that these pins allow.
-    """
+
+def best_step(task: Task, outcome: Outcome, pins: Pins, deadline: float, reached: float) -> float:
+    """The step of the first of :func:`with_cuts`, or what is reached: seconds of a layout that these pins allow."""
     _, found = _widened(task, pins, outcome, 1, reached, deadline)
     return min(reached, *(entry.step for entry in found.entries))
 
