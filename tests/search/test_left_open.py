@@ -93,7 +93,7 @@ def test_one_length_of_chunks_is_no_range():
     """And the layers of one stage are no chunk."""
     one, four = (
         " ".join(plain(render(price(LLAMA, {"tp": 1} | stages))).split())
-        for stages in ({"pp": 1}, {"pp": 4, "vpp": 8})
+        for stages in ({"pp": 1}, {"pp": 4, "vpp": 8, "stage-layers": "+".join("1" * 32)})
     )
     assert "a chunk" not in one
     assert "stages of" not in one
