@@ -38,7 +38,7 @@ SOFTWARE_FIELDS = (
     ("tp_gradients", 0.5),
     ("gradients", 0.5),
     ("weights", 0.5),
-    ("ep", 0.25),
+    ("ep", 0.1),
     ("sends", 0.3),
 )
 LINK_FIELDS = (("efficiency", 0.10), ("latency", 0.4))

@@ -32,6 +32,8 @@ TOLD: Mapping[str, tuple[str, Json]] = {
     "zero_bubble": ("step_barrier", False),
     "in_place_loss": ("logit_bytes", 2.0),
     "fused_loss": ("logit_bytes", 2.0),
+    "exchanges_heads": ("kept", {"core": 2.0}),
+    "nemo": ("weighs_inside", False),
 }
 """Numbers and flags that a trait alone decides."""
 
@@ -78,10 +80,16 @@ def as_run(software: Software, traits: Mapping[str, Json]) -> Trainer:
     if traits["no_overlap"]:
         sends = data.get("sends", base.overlap.sends)
         changes |= {"gradients": 1.0, "weights": 1.0, "ep": 1.0, "sends": max(1.0, sends)}
+    if traits["tp_exposed"]:
+        changes |= {"tp_gradients": 1.0, "tp_again": 1.0}
+    if traits["exchanges_heads"]:
+        changes |= {"cp": 1.0, "apart": {("cp", "attn.core"): ("heads",)}}
     if traits["ep_overlap"]:
         changes["ep"] = OVERLAPPED_EXPERTS * data.get("ep", base.overlap.ep)
     if traits["bf16_gradients"] or software.name == "nemo":
         changes["gradient_bytes"] = 2.0
+        if data.get("engine"):
+            changes["accumulation"] = data["accumulation"] / 2.0
     if traits["recomputes"] and base is BASES["megatron"]:
         changes["selective"] = traits["recomputes"]
     if traits["bf16_optimizer"]:

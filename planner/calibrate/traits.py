@@ -50,10 +50,11 @@ def traits_of(run: Run, software: Software) -> dict[str, Json]:
             w in overlap for w in ("tp comm", "userbuffers", "async tp", "mc2", "tp_comm")
         )
         and "disabled" not in overlap,
+        "tp_exposed": "tp overlap" in overlap and "disabled" in overlap,
         "no_overlap": overlap.startswith("none"),
         "pure_bf16": fsdp.get("mp_mode") == "PURE",
         "bf16_gradients": "bf16 gradient reduction" in run.remarks or fsdp.get("mp_mode") == "PURE",
-        "ep_overlap": overlap == "ep-overlap-on" or "deepep" in overlap,
+        "ep_overlap": overlap.startswith("ep-overlap-on") or "deepep" in overlap,
         "dispatcher": next((w for w in ("hybridep", "deepep") if w in everything), ""),
         "compiled": bool(_COMPILED.search(run.remarks.lower())) or software.name == "jax",
         "captured": software.name == "nemo"
@@ -69,9 +70,14 @@ def traits_of(run: Run, software: Software) -> dict[str, Json]:
         "blocking": _blocks(run),
         "exchanges": _exchanges(run, software),
         "fused_loss": software.name == "jax" and (run.hardware.chip_key or "").startswith("tpu"),
-        "in_place_loss": "bridge" in (run.parallel.framework or "").lower()
-        and bool(_PERFORMANCE.search(run.source.lower())),
         "liger": _liger(run),
+        "in_place_loss": (
+            "bridge" in (run.parallel.framework or "").lower()
+            and bool(_PERFORMANCE.search(run.source.lower()))
+        )
+        or ("fused ce" in run.remarks.lower() and "transformerengine" in everything),
+        "nemo": software.name == "nemo",
+        "exchanges_heads": run.parallel.other("cp_comm") == "a2a",
         "zero_bubble": (run.parallel.schedule or "").startswith("zb-"),
     }
 

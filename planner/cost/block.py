@@ -5,19 +5,20 @@ Everything is read off the operators' dims, their strategies and layouts; no for
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from functools import reduce
+from functools import lru_cache
 from math import prod
 
 import numpy as np
 
 from planner.candidates import Recompute
 from planner.cost.collectives import collective
-from planner.cost.operator_cost import OperatorCost, operator_cost, stream_bytes
+from planner.cost.operator_cost import OperatorCost, operator_cost
 from planner.cost.saved import kept_bytes, recomputed, repeated, saved_bytes
 from planner.cost.setting import Setting, shards
 from planner.cost.strategies import EXPERT, BlockKey, Move, Phase, Structure, roles_of, structure
+from planner.cost.working import working_bytes
 from planner.graph.operator import Block, Operator
 from planner.graph.placement import AxisName, Split
 from planner.trainers.trainer import EVERYTHING, WaitsFor
@@ -96,8 +97,8 @@ class BlockCost:
     """The same two of weights that do not train; ``(2, n)``."""
     tied: Array
     """How many of ``dense`` and of ``frozen`` are tables that the embedding has too; ``(2, n)``."""
-    largest: Array
-    """Elements of the largest matrix on the rank whose gradient is made at once: one expert's, no vocabulary table."""
+    matrices: Array
+    """Elements of the matrices on the rank whose gradients products make, of its experts one's."""
 
     @property
     def exposed_forward(self) -> Array:
@@ -142,9 +143,7 @@ def block_cost(s: Setting, block: Block, *, sp: bool) -> BlockCost:
     trainer = s.task.trainer
     modes = {mode: recomputed(s, block, mode) for mode in trainer.recompute}
     saved = {mode: saved_bytes(s, form, tags) for mode, tags in modes.items()}
-    peak = _largest(
-        s, (stream_bytes(s, block, op, cut) for op, cut in _pairs(form) if "vocab" not in op.dims)
-    )
+    peak = working_bytes(s, form)
     waits = (
         sum(t.exposed_forward for t in traffic.values()),
         sum(t.exposed_backward for t in traffic.values()),
@@ -175,7 +174,9 @@ def block_cost(s: Setting, block: Block, *, sp: bool) -> BlockCost:
         expert=held("weight", of_experts=True),
         frozen=np.stack([held("frozen"), held("frozen", of_experts=True)]),
         tied=np.stack([held("weight", among=tied), held("frozen", among=tied)]),
-        largest=_largest(s, (_matrix(form, name, n) for name, n in sizes.items())),
+        matrices=sum(
+            (_matrix(form, name, n) for name, n in sizes.items()), np.zeros_like(s.sequences)
+        ),
     )
 
 
@@ -229,7 +230,7 @@ def exposed_share(s: Setting, move: Move) -> float:
     """
     family, overlap = COMMUNICATION[move.axis], s.task.trainer.overlap
     if move.again and family == "tp":
-        return 0.0
+        return overlap.tp_again
     return float(getattr(overlap, family)) * (
         overlap.tp_gradients if _beside_weights(s, move) else 1.0
     )
@@ -248,15 +249,12 @@ def _room(block: Block, move: Move, made: Mapping[str, Array]) -> Array | float:
 
 
 def _matrix(form: Structure, name: str, elements: Array) -> Array:
-    """Elements of a weight whose gradient is made at once."""
-    dims = form.block.tensors[name].dims
-    if "vocab" in dims or form.block.tensors[name].kind == "frozen":
+    """Elements of a weight whose gradient a product makes, of one expert."""
+    tensor = form.block.tensors[name]
+    made = any(name in op.weights[:1] for op in form.block.operators if op.kind == "matmul")
+    if not made or tensor.kind == "frozen":
         return np.zeros_like(elements)
-    return elements / form.block.sizes["experts"] if "experts" in dims else elements
-
-
-def _largest(s: Setting, values: Iterable[Array]) -> Array:
-    return reduce(np.maximum, values, np.zeros_like(s.sequences))
+    return elements / form.block.sizes["experts"] if "experts" in tensor.dims else elements
 
 
 def _pairs(form: Structure) -> list[tuple[Operator, Split]]:
@@ -269,16 +267,28 @@ def _launches(s: Setting, form: Structure, tags: frozenset[str], phase: Phase) -
     Backwards an operator counts as launching twice what it does forwards; see :func:`_launched`.
     """
     again = repeated(form.block, tags)
+    joined = _joined(BlockKey(form.block)) if s.task.trainer.overhead.engine else frozenset()
     started = (
         again[op.name] * _launched(s, op, phase)
         for op in form.block.operators
-        if not op.tags & UNLAUNCHED
+        if not op.tags & UNLAUNCHED and op.name not in joined
     )
     count = np.full_like(s.sequences, sum(started)) + _apart(s, form.block, again, phase)
     for move in form.moves if EVERYTHING in tags else ():
         if move.phase == phase:
             count = count + (s.degrees[move.axis] > 1)
     return count
+
+
+@lru_cache(maxsize=256)
+def _joined(key: BlockKey) -> frozenset[str]:
+    """Operators that Transformer Engine runs in the module of another: norms before products, keys beside queries."""
+    block, found = key.block, {"attn.kv"}
+    for op in block.operators:
+        readers = [o for o in block.operators if set(op.writes) & {u.tensor for u in o.reads}]
+        if "norm" in op.tags and readers and all(o.kind == "matmul" for o in readers):
+            found.add(op.name)
+    return frozenset(found)
 
 
 def _launched(s: Setting, op: Operator, phase: Phase) -> float:

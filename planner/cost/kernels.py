@@ -21,9 +21,12 @@ SHORT_SUM = 64.0
 """Length of sums at which a 16-bit product runs at half its rate: ``k / (k + 64)``; what starts and ends a tile takes
 as long in narrower ones, whose rate is a multiple. Source: row slices of 8k-token products,
 k = 512 at 0.78 to 0.84 and k = 1024 at 0.88 to 0.93 of the rate at k = 4096 (A100, H100)."""
-GROUPED = {"ascend": 2.0}
-"""Time of grouped products with many rows over that of one product, by chip family; 1 elsewhere, as grouped sweeps on
-NVIDIA's chips show. Source: mixtures on the 910B run at 0.45 of dense models."""
+GROUPED = {"ascend": 2.0, "blackwell": 1.25}
+"""Time of grouped 16-bit products with many rows over that of one product, by chip family; 1 elsewhere, as grouped
+sweeps on NVIDIA's chips show. Source: mixtures on the 910B run at 0.45 of dense models; Transformer Engine's grouped
+products reach .37, .31 and .25 of B200's peak in training (forward, gradients of inputs and of weights) where one
+product reaches .49, .49 and .46; few rows and adding up in fp32 explain 1.15 and 1.24 of that, 1.25 is left. On A100,
+.65, .67 and .56 against .74, .74 and .70, nothing is."""
 ALIGNED = 8
 MISALIGNED = 26.0
 """How many times slower the batched products of unfused attention sum where the head size is no multiple of 8, which

@@ -109,10 +109,10 @@ def memory_parts(p: Prices, blocks: Counts, flying: Array) -> tuple[Array, ...]:
         _of(p, p.states.weights, parameters) + copies + _frozen(p, columns, p.states.frozen),
         _of(p, p.states.gradients, parameters),
         _of(p, p.states.optimizer, parameters) + of_tables(p, blocks),
-        np.where(worst < 2, alive.activations, none),
+        np.choose(worst, (alive.activations + alive.head, alive.activations, none)),
         np.where(worst == 1, alive.working, none),
         np.where(worst == 0, alive.logits, none),
-        np.choose(worst, (alive.tables, alive.layers, alive.temporary)) + spare,
+        np.choose(worst, (alive.tables, alive.layers, alive.temporary)) + alive.always + spare,
         np.full_like(copies, memory.runtime_bytes),
     )
 
@@ -133,6 +133,8 @@ class _Alive:
 
     activations: Array
     """Of all micro-batches in flight, when the loss or a layer runs."""
+    head: Array
+    """What the head keeps of one of them; gone when a layer runs."""
     logits: Array
     """When the loss runs, as are the gathered ``tables``."""
     tables: Array
@@ -141,10 +143,12 @@ class _Alive:
     layers: Array
     temporary: Array
     """When the optimizer runs."""
+    always: Array
+    """What stands for gradients, and workspaces."""
 
     @property
     def _moments(self) -> tuple[Array, Array, Array]:
-        loss, layer = self.logits + self.tables, self.working + self.layers
+        loss, layer = self.head + self.logits + self.tables, self.working + self.layers
         return self.activations + loss, self.activations + layer, self.temporary
 
     @property
@@ -156,7 +160,7 @@ class _Alive:
     def most(self) -> Array:
         """What it needs."""
         loss, layer, step = self._moments
-        return np.maximum(np.maximum(loss, layer), step)
+        return np.maximum(np.maximum(loss, layer), step) + self.always
 
 
 def _alive(p: Prices, columns: Array, flying: Array, parameters: tuple[Array, Array]) -> _Alive:
@@ -181,14 +185,26 @@ def _alive(p: Prices, columns: Array, flying: Array, parameters: tuple[Array, Ar
     if memory.optimizer_bytes:
         at_once = np.where(rows.sharding == WEIGHTS, memory.step_params, np.inf)[wide]
         temporary = np.minimum(temporary, memory.optimizer_bytes * at_once)
+    logits = split * p.table.logits[key][wide] + at_head(p)
+    matrices = p.table.matrices[key]
+    standing = _most(columns[:-1], matrices[:, :-1]) + columns[-1] * matrices[:, -1:]
     return _Alive(
-        activations=body + head * at_loss,
-        logits=columns[-1] * split * p.table.logits[key][wide],
+        activations=body + head * (at_loss - 1.0),
+        head=head,
+        logits=columns[-1] * logits,
         tables=tables,
-        working=working + memory.wgrad_bytes * _most(columns, p.table.largest[key]),
+        working=working,
         layers=layers,
         temporary=temporary,
+        always=memory.standing_bytes * standing + memory.workspace_bytes,
     )
+
+
+def at_head(p: Prices) -> Array:
+    """Bytes of the gradient of the head's input, and of that input where tp ranks gather it; ``(n, 1)``."""
+    split = p.rows.sp.astype(bool) & (p.rows.tp > 1)
+    whole = p.table.stream[p.key] * np.where(split, 2.0 * p.rows.tp, 1.0)
+    return np.asarray(whole[:, None])
 
 
 def memory_bound(p: Prices) -> Array:

@@ -40,7 +40,7 @@ def operator_cost(s: Setting, block: Block, op: Operator, split: Split) -> Opera
         groups, m, n, k = matmul_shape(s, block, op, split)
         narrow = precision if _quantised(op) or precision not in QUANTISED else "bf16"
         idle = kernels.FEW_ROWS if op.view == "expert" else 0.0
-        slow = {"slowed": _slowed(s, op), "misaligned": _misaligned(s, block, op)}
+        slow = {"slowed": _slowed(s, op, narrow), "misaligned": _misaligned(s, block, op)}
         slow["cast_bytes"] = kernels.CAST_BYTES * (kernels.UNTURNED if op.backward < 2.0 else 1.0)
         forward = kernels.matmul(chip, narrow, groups, m, n, k, size, idle_rows=idle, **slow)
         backward = op.backward * forward * kernels.BACKWARD_MATMUL
@@ -52,14 +52,19 @@ def operator_cost(s: Setting, block: Block, op: Operator, split: Split) -> Opera
     elif op.kind == "loss":
         forward, backward = _loss_seconds(s, s.elements(block, op.dims, split))
     else:
-        passes = _passes(s, op) if op.kind == "memory" else 1.0
+        passes = _passes(s, op)
         forward = kernels.memory_pass(chip, passes * size)
         backward = (op.backward if op.kind == "memory" else 1.0) * forward
     return OperatorCost(forward=forward, backward=backward, flops=flops, size=size)
 
 
 def _passes(s: Setting, op: Operator) -> float:
-    """Bytes that a memory-bound operator moves over what the graph says."""
+    """Bytes that a memory-bound operator moves over what the graph says.
+
+    Where no one kernel sends tokens, they are put in order twice: by rank before an all-to-all, by expert behind it.
+    """
+    if op.kind != "memory":
+        return 2.0 if op.kind == "exchange" and not s.task.trainer.sends_once else 1.0
     overhead = s.task.trainer.overhead
     of_scores = overhead.score_passes if "core" in op.tags else None
     return overhead.memory_passes if of_scores is None else of_scores
@@ -100,9 +105,11 @@ def _quantised(op: Operator) -> bool:
     return bool(op.weights) and "vocab" not in op.dims
 
 
-def _slowed(s: Setting, op: Operator) -> float:
-    """How many times slower a product runs because it is grouped."""
-    return kernels.GROUPED.get(s.task.cluster.chip.family, 1.0) if op.view == "expert" else 1.0
+def _slowed(s: Setting, op: Operator, precision: str) -> float:
+    """How many times slower a product runs because it is grouped; narrow rows are one kernel's for all experts."""
+    if op.view != "expert" or precision in QUANTISED:
+        return 1.0
+    return kernels.GROUPED.get(s.task.cluster.chip.family, 1.0)
 
 
 def _misaligned(s: Setting, block: Block, op: Operator) -> float:

@@ -57,7 +57,12 @@ def _products(block: Block, op: Operator) -> int:
     return 2 if any(dim in dims for dim in JOINED) else 1
 
 
-def saved_tensors(form: Structure, tags: frozenset[str]) -> dict[str, float]:
+def keeps(s: Setting, op: Operator) -> bool:
+    """Whether an operator keeps for the backward pass what the graph says that it saves."""
+    return op.kind != "exchange" or not s.task.trainer.memory.weighs_inside
+
+
+def saved_tensors(s: Setting, form: Structure, tags: frozenset[str]) -> dict[str, float]:
     """Tensors kept for the backward pass, and which share of each, when operators with these tags are recomputed.
 
     What a recomputed operator wrote is not kept, unless it runs again for a tag in ``KEEPS_OUTPUT`` and an operator
@@ -71,7 +76,8 @@ def saved_tensors(form: Structure, tags: frozenset[str]) -> dict[str, float]:
     for op in form.block.operators:
         if op.kind == "loss":
             continue
-        wanted = list(op.saves) + ([use.tensor for use in op.reads] if again[op.name] else [])
+        own = op.saves if keeps(s, op) else ()
+        wanted = [*own, *((use.tensor for use in op.reads) if again[op.name] else ())]
         for name in (n for n in wanted if n not in passed):
             source = writer.get(name)
             share = 1.0 - again[source.name] if source else 1.0
@@ -104,7 +110,7 @@ def saved_bytes(s: Setting, form: Structure, tags: frozenset[str]) -> Array:
     In fp8 and fp4 training what only products with weights keep is kept as it was quantised (TransformerEngine).
     """
     total = np.zeros_like(s.sequences)
-    for name, share in saved_tensors(form, tags).items():
+    for name, share in saved_tensors(s, form, tags).items():
         total = total + share * saved_tensor_bytes(s, form, name)
     total = sum(scattered_bytes(s, form, tags).values(), total)
     again = repeated(form.block, tags)

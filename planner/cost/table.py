@@ -54,7 +54,7 @@ class BlockTable:
     """Elements of weights that do not, dense and of experts; ``(2, keys, blocks)``."""
     tied: Array
     """Elements of tables that the embedding has too, among ``dense`` and among ``frozen``; ``(2, keys, blocks)``."""
-    largest: Array
+    matrices: Array
     stream: Array
     """Bytes of the residual stream on one rank; ``(keys,)``."""
     logits: Array
@@ -147,7 +147,7 @@ KEY_AXIS = {
     "expert": 0,
     "frozen": 1,
     "tied": 1,
-    "largest": 0,
+    "matrices": 0,
     "stream": 0,
     "logits": 0,
 }
@@ -174,7 +174,7 @@ def _part(s: Setting, *, sp: bool) -> BlockTable:
         expert=_columns([c.expert for c in costs]),
         frozen=np.stack([_columns([c.frozen[kind] for c in costs]) for kind in (0, 1)]),
         tied=np.stack([_columns([c.tied[kind] for c in costs]) for kind in (0, 1)]),
-        largest=_columns([c.largest for c in costs]),
+        matrices=_columns([c.matrices for c in costs]),
         stream=_stream(s, cut) * s.task.recipe.activation_bytes,
         logits=np.asarray(logits, dtype=np.float64),
     )

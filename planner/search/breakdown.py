@@ -14,7 +14,14 @@ from planner.cost.cut import Cut
 from planner.cost.memory import TERMS, StageMemory
 from planner.cost.operator_cost import operator_cost
 from planner.cost.partition import by_stage, distinct_blocks, even_cut
-from planner.cost.prices import Mix, Prices, block_seconds, copies, state_seconds
+from planner.cost.prices import (
+    Mix,
+    Prices,
+    accumulation_seconds,
+    block_seconds,
+    copies,
+    state_seconds,
+)
 from planner.cost.setting import Setting, setting
 from planner.cost.step import StageTimes, makespans, memory_of_stages, stage_times
 from planner.graph.operator import Block
@@ -177,7 +184,8 @@ def _step_terms(p: Prices, times: StageTimes, makespan: float, unsent: float) ->
     away = _host_update(p, times, last)
     moved = exposed_copies(p, counts)
     values = {
-        "compute": m * float(counts @ (table.forward + table.backward)[key]),
+        "compute": m
+        * (float(counts @ (table.forward + table.backward)[key]) + adding_seconds(p, counts)),
         "recompute": m * float(counts @ table.recompute[mode, key]),
         "weights": m * (_exposed_gathers(p, counts) - moved),
         "offload": m * moved + away,
@@ -221,7 +229,13 @@ def _exposed_gathers(p: Prices, counts: Array) -> float:
     forward, backward = block_seconds(p)
     mode, key = int(p.rows.recompute[0]), int(p.key[0])
     rest = p.table.total_forward[key] + p.table.total_backward[mode, key]
-    return float(counts @ (forward[0] + backward[0] - rest))
+    return float(counts @ (forward[0] + backward[0] - rest)) - adding_seconds(p, counts)
+
+
+def adding_seconds(p: Prices, counts: Array) -> float:
+    """Seconds of adding one micro-batch's gradients to those before, on a stage of these blocks."""
+    added = p.task.trainer.overhead.accumulation > 0
+    return float(counts @ accumulation_seconds(p)[0]) if added else 0.0
 
 
 def degrees_of(p: Prices, row: int = 0) -> Degrees:

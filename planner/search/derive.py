@@ -12,7 +12,7 @@ from planner.cost.block import FAMILIES
 from planner.cost.prices import state_seconds
 from planner.hardware.chip import Chip
 from planner.plan.derivation import Derivation, Quantity, Unit, named
-from planner.search.breakdown import Breakdown, exposed_copies
+from planner.search.breakdown import Breakdown, adding_seconds, exposed_copies
 from planner.search.derive_memory import memory_derivations
 
 Derivations: TypeAlias = "dict[str, Derivation]"
@@ -49,6 +49,7 @@ def _per_micro_batch(b: Breakdown) -> Derivations:
     m, key, mode = _count(float(p.micro_batches[0]), "micro-batches"), p.key[0], p.rows.recompute[0]
     counts = b.times.blocks[b.busiest].sum(axis=0)
     forward, backward = (float(counts @ part[key]) for part in (table.forward, table.backward))
+    backward += adding_seconds(p, counts)
     there = {f: float(table.exposed[i, 0, key] @ counts) for i, f in enumerate(FAMILIES)}
     back = {f: float(table.exposed[i, 1, key] @ counts) for i, f in enumerate(FAMILIES)}
     again = float(counts @ table.recompute[mode, key])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from planner.cost.memory import TERMS, of_tables
+from planner.cost.memory import TERMS, at_head, of_tables
 from planner.cost.prices import leaving
 from planner.plan.derivation import Derivation, Quantity, named
 from planner.search.breakdown import Breakdown, memory_terms
@@ -142,7 +142,9 @@ def _moving(b: Breakdown) -> dict[str, Derivation]:
     memory, count = b.prices.task.trainer.memory, float(b.prices.table.logits[b.prices.key[0]])
     each = memory.logit_bytes + memory.logit_whole_bytes * float(b.prices.rows.tp[0])
     part = {kind: float(b.memory.parts[0, b.fullest, i]) for i, kind in enumerate(TERMS)}
-    whole = _bytes(part["buffers"], "gathered weights, and what the allocator cannot reuse")
+    whole = _bytes(
+        part["buffers"], "gathered weights, what stands for gradients, workspaces, slack"
+    )
     made = {
         "activations": (
             "What the forward pass keeps for the backward pass.",
@@ -156,16 +158,17 @@ def _moving(b: Breakdown) -> dict[str, Derivation]:
             },
         ),
         "working": (
-            "What is alive while one layer runs backwards.",
+            "What is alive beside them while one layer runs.",
             "layer",
-            {"layer": _bytes(part["working"], "the largest operator, what recompute brings back")},
+            {"layer": _bytes(part["working"], "gradients, copies of routed tokens, what recompute brings back")},
         ),
         "logits": (
             "Logits at the loss, in every copy that the trainer keeps.",
-            "logits * bytes_each",
+            "logits * bytes_each + input",
             {
                 "logits": _count(count, "of one micro-batch on this chip"),
                 "bytes_each": _bytes(each, "all copies; those of the whole vocabulary count tp times"),
+                "input": _bytes(float(at_head(b.prices)[0, 0]), "the head's gathered input and its gradient"),
             },
         ),
         "buffers": ("Buffers and the allocator's slack.", "slack", {"slack": whole}),

@@ -137,7 +137,7 @@ def _saved_by(s: Setting, form: Structure, tags: frozenset[str]) -> dict[str, fl
     """Bytes kept for the backward pass, at the first operator that asks for them."""
     kept = {
         name: share * _one(saved_tensor_bytes(s, form, name))
-        for name, share in saved_tensors(form, tags).items()
+        for name, share in saved_tensors(s, form, tags).items()
     }
     for name, size in scattered_bytes(s, form, tags).items():
         kept[name] = kept.get(name, 0.0) + _one(size)

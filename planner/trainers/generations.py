@@ -22,7 +22,7 @@ from planner.units import Json
 PATH = Path(__file__).with_name("generations.json")
 BASES = {t.name: t for t in (MEGATRON, TORCHTITAN, FSDP, MINDSPORE)}
 PARTS = {
-    "overlap": ("tp", "tp_gradients", "cp", "ep", "gradients", "weights", "sends"),
+    "overlap": ("tp", "tp_gradients", "tp_again", "cp", "ep", "gradients", "weights", "sends"),
     "overhead": (
         "step",
         "operator",
@@ -30,6 +30,7 @@ PARTS = {
         "memory_passes",
         "score_passes",
         "softmax",
+        "engine",
         "jitter",
         "accumulation",
         "waits_for",
@@ -42,7 +43,9 @@ PARTS = {
         "gathered_layers",
         "logit_bytes",
         "logit_whole_bytes",
-        "wgrad_bytes",
+        "standing_bytes",
+        "workspace_bytes",
+        "weighs_inside",
         "optimizer_bytes",
         "runtime_bytes",
         "fragmentation",
@@ -62,6 +65,7 @@ FLAGS = (
     "scatters_sends",
     "bucket_per_rank",
     "loss",
+    "apart",
 )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from planner.trainers.rules import choose
 from planner.trainers.trainer import Memory, Offload, Overhead, Overlap, Trainer
-from planner.units import GIB, MS, US
+from planner.units import GIB, MIB, MS, US
 
 MEGATRON = Trainer(
     name="megatron",
@@ -52,13 +52,19 @@ MEGATRON = Trainer(
         logit_bytes=6.0,
         logit_whole_bytes=0.0,
         wgrad_bytes=5.5,
-        runtime_bytes=2.5 * GIB,
+        standing_bytes=2.0,
+        workspace_bytes=64.0 * MIB,
+        weighs_inside=True,
+        runtime_bytes=2.5 * GIB - 64.0 * MIB,
         fragmentation=1.04,
         optimizer_bytes=0.0,
         source=(
-            "bf16 6 + 12/d bytes a parameter and 5.5 bytes an element of the largest weight: 43 SimuMax rows "
-            "on B200, mean error 0.6 %; logits with fused cross-entropy, 6 (10 without); reserved over allocated "
-            "1.04: median of SimuMax; runtime: low end of 2.5-4 GiB that 558 Aleph fit-or-OOM labels leave on an A100"
+            "bf16 6 + 12/d bytes a parameter: 43 SimuMax rows on B200, mean error of memory 0.2 %; what stands for "
+            "gradients: a tensor a shape of weight that Transformer Engine hands to autograd (get_dummy_wgrad), "
+            "Megatron's head too; workspaces: 32 MiB each of torch's and of its cuBLAS; weights of the "
+            "router multiply within the experts' activation (0.12); logits with fused cross-entropy, 6 (10 without); "
+            "reserved over allocated 1.04: median of SimuMax; runtime: with workspaces the low end of 2.5-4 GiB that "
+            "558 Aleph fit-or-OOM labels leave on an A100"
         ),
     ),
     overlap=Overlap(

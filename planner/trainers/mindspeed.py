@@ -21,6 +21,8 @@ MINDSPEED = replace(
     memory=replace(
         MEGATRON.memory,
         logit_bytes=10.0,
+        standing_bytes=0.0,
+        weighs_inside=False,
         source="as Megatron, with the cross-entropy of torch (10 bytes a logit): MindSpeed and ModelLink on Ascend",
     ),
     offload=Offload(),

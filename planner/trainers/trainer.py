@@ -53,7 +53,15 @@ class Memory:
     logit_whole_bytes: float
     """Bytes a logit of copies that every tp rank holds of the whole vocabulary."""
     wgrad_bytes: float
-    """Bytes for every element of the largest weight of a rank while its gradient is computed."""
+    """Bytes for every element of a weight while a plan of operators makes its gradient and adds it to the others: in
+    low precision, and cast."""
+    standing_bytes: float = 0.0
+    """Bytes for every element of the matrices of one layer (of one expert) and of the head: what stands for their
+    gradients while products add these to the buffer."""
+    workspace_bytes: float = 0.0
+    """What libraries of products and attention hold."""
+    weighs_inside: bool = False
+    """Experts' results are weighted before their last product, so that adding them up keeps nothing."""
     runtime_bytes: float
     """Context, communication buffers and allocator overhead on a chip."""
     fragmentation: float
@@ -76,6 +84,8 @@ class Overlap:
     tp_gradients: float = 1.0
     """By what that share is multiplied for sums of input gradients: below 1 where they run beside the product that
     makes the gradient of the weight (Megatron-LM from 2022 on, LinearWithGradAccumulationAndAsyncCommunication)."""
+    tp_again: float = 0.0
+    """Exposed share of what is gathered again for the backward pass."""
     cp: float
     """Exposed share of key/value exchange where attention is long enough to hide it."""
     ep: float
@@ -135,11 +145,13 @@ class Overhead:
     softmax: Literal["always", "by four", "never"] = "always"
     """Where one kernel scales, masks and sums the scores of unfused attention: for multiples of four matrices only, as
     Megatron's does, or never."""
+    engine: bool = False
+    """Norms run in the module of the products that read them, keys and values in that of the queries."""
     jitter: float
     """Share by which a pipeline's steady state is slower than its parts."""
     accumulation: float = 0.0
-    """Bytes that a pass of its own moves to add a micro-batch's gradient of a parameter to those before; 0 where the
-    product that makes it adds it."""
+    """Bytes whose passing shows when a micro-batch's gradient of a parameter is added to those before: all that a pass
+    of its own moves, or a third of what the product that makes it moves to add it."""
     waits_for: WaitsFor = "nothing"
     """What the host waits for before it launches the next: every kernel (CUDA_LAUNCH_BLOCKING=1), or collectives, whose
     seconds a program takes. Its time adds to the chip's then, instead of running beside it and beside communication."""

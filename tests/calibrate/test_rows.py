@@ -18,6 +18,7 @@ from planner.calibrate.shapes import NotPricedError
 from planner.calibrate.software import software_of
 from planner.cost.prices import cut_of, prices
 from planner.cost.saved import saved_tensors
+from planner.cost.setting import setting
 from planner.cost.strategies import BlockKey, roles_of, structure
 from planner.errors import PlannerError
 from planner.graph.architecture import Attention
@@ -337,7 +338,7 @@ def _kept(framework: str, notes: str) -> tuple[set[str], Any]:
     tags = case.task.trainer.recomputed("selective", fused=True)
     block = case.task.model.blocks[0]
     form = structure(BlockKey(block), roles_of(case.task.trainer, sp=False))
-    return set(saved_tensors(form, tags)), case
+    return set(saved_tensors(setting(case.task, case.layout), form, tags)), case
 
 
 def test_a_policy_of_jax_keeps_what_its_name_says() -> None:
@@ -447,3 +448,13 @@ def test_interleaved_stages_wait_where_the_run_does_not_overlap_sends(
 ) -> None:
     found = case_of(run(**parts)).task.trainer.overhead.exchange
     assert (found is not None) == waits
+
+
+def test_what_a_row_says_of_overlap_and_context_parallelism_is_how_it_is_priced():
+    said = {"overlap": "none (TP overlap and P2P overlap disabled)", "cp_comm": "a2a"}
+    plain = case_of(run(parallel={"framework": "Megatron-LM"})).task.trainer
+    found = case_of(run(parallel={"framework": "Megatron-LM", **said})).task.trainer
+    assert (plain.overlap.tp_gradients, plain.overlap.tp_again) == (0.25, 0.0)
+    assert (found.overlap.tp_gradients, found.overlap.tp_again, found.overlap.cp) == (1.0, 1.0, 1.0)
+    assert found.apart == {("cp", "attn.core"): ("heads",)}
+    assert found.memory.kept == {"core": 2.0}

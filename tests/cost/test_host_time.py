@@ -21,11 +21,11 @@ HOST = 0.01
 """Seconds an operator: far more than any of them runs."""
 
 
-def task(**overhead: float | str) -> Task:
+def task(*, engine: bool = False, **overhead: float | str) -> Task:
     found = understand(
         Question(model="llama-3-8b", cluster="h100-sxm:16", trainer="megatron", global_batch=16)
     ).task
-    changed = replace(found.trainer.overhead, **overhead)
+    changed = replace(found.trainer.overhead, engine=engine, **overhead)
     return replace(found, trainer=replace(found.trainer, overhead=changed))
 
 
@@ -45,6 +45,15 @@ def test_a_block_takes_no_less_than_its_launches() -> None:
     assert fast.recompute["full"][0] == pytest.approx(fast.forward[0])
 
 
+def test_transformer_engine_launches_norms_with_products_and_keys_with_queries() -> None:
+    rows = single(dp=16, shard_group=16)
+    apart, joined = (layer(task(operator=HOST, engine=engine), rows) for engine in (False, True))
+    assert apart.forward[0] - joined.forward[0] == pytest.approx(
+        3 * HOST
+    )  # two norms, keys and values
+    assert apart.backward[0] - joined.backward[0] == pytest.approx(2 * 3 * HOST)
+
+
 @pytest.mark.parametrize("fused", [False, True])
 def test_routers_and_exchanges_of_tokens_launch_several_kernels_unless_one_does_it_all(
     fused: bool,
@@ -52,7 +61,7 @@ def test_routers_and_exchanges_of_tokens_launch_several_kernels_unless_one_does_
     question = understand(
         Question(model="mixtral-8x7b", cluster="h100-sxm:16", trainer="megatron", global_batch=16)
     ).task
-    overhead = replace(question.trainer.overhead, operator=HOST)
+    overhead = replace(question.trainer.overhead, operator=HOST, engine=False)
     trainer = replace(question.trainer, overhead=overhead, sends_once=fused)
     found = layer(replace(question, trainer=trainer), single(dp=16, shard_group=16))
     operators = question.model.blocks[0].operators

@@ -295,7 +295,9 @@ def test_numbers_of_a_plan_with_adapters_in_host_memory_can_be_asked_for(tmp_pat
 def test_frozen_products_launch_once_backwards_and_move_no_transposed_copy():
     """A frozen product has one product backwards, its sum none; its fp8 input is copied once, not turned as well."""
     task = tuned(small(), rank=4)
-    slow = replace(task.trainer, overhead=replace(task.trainer.overhead, operator=1.0))
+    slow = replace(
+        task.trainer, overhead=replace(task.trainer.overhead, operator=1.0, engine=False)
+    )
     s = setting(replace(task, trainer=slow), single(dp=8))
     block = task.model.blocks[0]
     cost = block_cost(s, block, sp=False)

@@ -92,7 +92,7 @@ def test_published_bubbles_come_out_from_the_profiled_stages():
 
 
 def test_memory_of_pipelines_alone_comes_out():
-    """Split heads and zero-bubble schedules within 5 %, but for one with too few micro-batches: 14.6B with four.
+    """Split heads and zero-bubble schedules within 5 %, but for one with too few micro-batches: 1.5B with two.
 
     What is printed in whole GB may be half of one off.
     """
@@ -104,11 +104,11 @@ def test_memory_of_pipelines_alone_comes_out():
         measured, kind = memory_gib(run)
         found = predict_case(case_of(run)).memory[kind] / GIB
         printed = 0.0 if row["id"].startswith("vocabpar") else 0.5e9 / GIB
-        if row["id"] != "zerobubble-14.6b-m4-1f1b":
+        if row["id"] != "zerobubble-1.5b-m2-zb-2p":
             assert abs(found - measured) <= 0.05 * measured + printed, row["id"]
         errors.append(found / measured - 1)
-    assert np.median(np.abs(errors)) < 0.02
-    assert max(errors[:24]) - min(errors[:24]) < 0.04
+    assert np.median(np.abs(errors)) < 0.018
+    assert max(errors[:24]) - min(errors[:24]) < 0.036
 
 
 def from_the_profile(row):
