@@ -137,10 +137,10 @@ SLIPS = {
         ["unknown key 'memmory_gib' in chip. Did you mean 'memory_gib'?   [Y01]"],
     ),
     "key twice": (
-        "latency_us: 5.5",
-        "latency_us: 5.5\n  latency_us: 6",
-        "latency_us: 6",
-        ["key 'latency_us' is given twice (first on line 14).   [Y02]"],
+        "size: 72",
+        "size: 72\n  size: 36",
+        "size: 36",
+        ["key 'size' is given twice (first on line 10).   [Y02]"],
     ),
 }
 

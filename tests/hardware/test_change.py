@@ -62,7 +62,7 @@ def test_values_have_units(text: str, value: float) -> None:
 def test_an_efficiency_stops_at_one() -> None:
     assert hardware_numbers(CLUSTER)["network.efficiency"].times(9.0).levels[1].efficiency == 1.0
     most = hardware_numbers(CLUSTER)["chip.matmul_efficiency"].times(9.0).chip.matmul_efficiency
-    assert max(most.values()) == 1.0
+    assert 1.0 - 1e-9 < max(most.values()) <= 1.0
     assert changed(CLUSTER, "chip.memory_efficiency=0.5")[0].chip.memory_efficiency == 0.5
 
 

@@ -107,7 +107,7 @@ def _why_idle(plan: Plan, ways: Sequence[Way]) -> str:
     more = [way for way in ways if way.chips > plan.degrees.chips_used]
     known = (way.bound if way.stopped or not way.steps else way.step for way in more)
     least = min(known, default=np.inf)
-    if least < plan.step:
+    if least < plan.step * (1.0 - PROVEN):
         return "; what they would save was not looked at to the end"
     return f", as with them the step takes {show_seconds(least)} or more" if least < np.inf else ""
 
