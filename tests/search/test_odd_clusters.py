@@ -128,8 +128,11 @@ def test_what_a_batch_cannot_use_of_chips_that_divide_well():
     (told,) = (warning for warning in found.warnings if "idle" in warning)
     assert told == "2 of 6 chips are idle: no layout of all 6 is allowed by the rules."
     assert price(question, layout_of(found.degrees)).degrees == found.degrees
+    stated = price(question, {"dp": 4})
+    assert (stated.degrees.chips_used, stated.degrees.dp) == (4, 4)
+    assert stated.step >= found.step
     with pytest.raises(PlannerError, match="dp 4 = 4, but the cluster has 6 chips"):
-        price(question, {"dp": 4})
+        price(replace(question, global_batch=252), {"dp": 4})
 
 
 def test_numbers_of_chips_to_try():

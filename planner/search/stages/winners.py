@@ -108,7 +108,7 @@ def with_cuts(task: Task, pins: Pins, even: Outcome, deadline: float, shown: int
 def best_step(task: Task, outcome: Outcome, pins: Pins, deadline: float, reached: float) -> float:
     """The step of the first of :func:`with_cuts`, or what is reached: seconds of a layout that these pins allow."""
     _, found = _widened(task, pins, outcome, 1, reached, deadline)
-    return min(reached, *(entry.step for entry in found.entries))
+    return min((reached, *(entry.step for entry in found.entries)))
 
 
 def _widened(
@@ -122,7 +122,7 @@ def _widened(
     if even.stopped:
         return without_unequal(task, pins, even), found
     steps = [entry.step for entry in _distinct(found.entries, even.space.candidates)]
-    best = min(steps, default=np.inf) if reached is None else min(reached, *steps)
+    best = min(steps, default=np.inf) if reached is None else min((reached, *steps))
     worst = best if reached is not None else steps[rows - 1] if len(steps) >= rows else np.inf
     known = found.outcome(even, pins, rows)
     whole = widened(task, pins, known, worst, best, rows, deadline)
