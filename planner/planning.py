@@ -39,14 +39,15 @@ def plan(
     known = understand(question)
     own = _own(known, question)
     deadline = time.monotonic() + question.time_limit
-    raw, outcome = searched(known.task, known.pins, question.top, deadline, progress)
+    whole = question.objective == "pareto"  # on the front are slower ones, too
+    raw, outcome = searched(known.task, known.pins, question.top, deadline, progress, whole=whole)
     deadline = time.monotonic() if outcome.stopped else deadline
     without = Without(known.task, known.pins, (raw, outcome), max(question.top, JUDGED), deadline)
     if time.monotonic() > deadline:  # some of the winners kept their even stages
         outcome = replace(outcome, stopped=True)
     outcome, idle = _some_idle(known, question, outcome, deadline)
     if outcome.best is not None:
-        if question.objective == "pareto":
+        if whole:
             outcome = with_host_memory(known.pins, outcome)
             outcome = front(known.task, outcome, question.top, deadline)
         header = replace(
@@ -101,5 +102,6 @@ def _some_idle(
     chips = fewer(task.cluster) if nothing or divides_badly(task.cluster.num_chips) else ()
     if not chips or left <= 0 or outcome.stopped:
         return outcome, ""
-    _, part = searched(replace(task, chips=chips), pins, question.top, deadline)
+    whole = question.objective == "pareto"
+    _, part = searched(replace(task, chips=chips), pins, question.top, deadline, whole=whole)
     return better(outcome, part)

@@ -11,17 +11,25 @@ from dataclasses import replace
 
 import numpy as np
 
+from planner.candidates import Candidates
 from planner.cost.activations import held_at_least
+from planner.cost.cut import NONE
 from planner.cost.memory import memory_total
 from planner.cost.orders import Schedule
 from planner.cost.partition import block_counts
 from planner.cost.prices import Prices, any_step_bound, block_seconds, jitter, mean_states
+from planner.search.engine import SAME
 from planner.units import Array, BoolArray, IntArray, unique
 
 ROOM = 2
 """Layers of a stage beyond twice its share up to which loads are tabled; more count as any number."""
 HALVINGS = 12
 """Steps of the search for the least makespan, which stays below it by a share of two to this power."""
+OWN = (
+    *(name for name in SAME if name != "recompute"),
+    *("sharding", "shard_group", "sp", "order", "schedule", "operators"),
+)
+"""Columns that make a layout, whatever it recomputes."""
 
 
 def least_steps(p: Prices, limit: float, best: float, modes: Sequence[int]) -> Array:
@@ -175,3 +183,19 @@ def _memory(p: Prices, pp: int, kind: int) -> tuple[Array, Array]:
     total = memory_total(p, flat, held_at_least(p, flat, stage))
     one, two = np.split(total, 2, axis=1)
     return 2.0 * one - two, two - one
+
+
+def without_recompute(candidates: Candidates, full: IntArray) -> IntArray:
+    """The rows that differ from these only in that nothing is recomputed, where there are such.
+
+    Only what is kept in host memory stands behind recompute in a space: of rows that keep nothing there they are the
+    last ones before with that mode.
+    """
+    light = (candidates.recompute == NONE) & (candidates.offload == 0)
+    none = np.maximum.accumulate(np.where(light, np.arange(len(light)), -1))[full]
+    full, none = full[none >= 0], none[none >= 0]
+    before, after = candidates.take(none), candidates.take(full)
+    same = before.recompute == NONE
+    for name in OWN:
+        same &= getattr(before, name) == getattr(after, name)
+    return np.asarray(none[same])

@@ -23,7 +23,7 @@ from planner.search.engine import SAME, Outcome, Progress, search
 from planner.search.pins import Pins
 from planner.search.stages.options import Mixing
 from planner.search.stages.refine import Refined, refine
-from planner.search.stages.rivals import least_steps, unlevelled
+from planner.search.stages.rivals import OWN, least_steps, unlevelled, without_recompute
 from planner.search.unequal import widened, without_unequal
 from planner.trainers.trainer import Task
 from planner.trainers.trust import room
@@ -37,11 +37,6 @@ even stages. Deep models have many chunks and micro-batches, and whoever asks sh
 JUDGED = 5
 """The fastest layouts that decide which others are divided, however many are shown: an answer of one row is the
 first of five."""
-OWN = (
-    *(name for name in SAME if name != "recompute"),
-    *("sharding", "shard_group", "sp", "order", "schedule", "operators"),
-)
-"""Columns that make a layout, whatever it recomputes."""
 WORTH = 1e-4
 """Share of the step that another cut must gain over the even one, which is simpler."""
 
@@ -80,6 +75,8 @@ def searched(
     shown: int,
     deadline: float,
     progress: Callable[[Progress], None] | None = None,
+    *,
+    whole: bool = False,
 ) -> tuple[Outcome, Outcome]:
     """What a search finds with even stages, and the best so many of it with their best stages.
 
@@ -89,20 +86,23 @@ def searched(
         shown: how many layouts to return; as many are searched as decide which are divided.
         deadline: monotonic seconds after which the best so far is returned.
         progress: called between batches of the search.
+        whole: whether the space holds all layouts of unequal chunks that fit, and not the faster ones alone.
     """
     left, rows = deadline - time.monotonic(), max(shown, JUDGED)
     even = search(task, pins, top=rows, time_limit=left, progress=progress)
     try:
-        return even, with_cuts(task, pins, even, deadline, shown)
+        return even, with_cuts(task, pins, even, deadline, shown, whole)
     except KeyboardInterrupt:
         known = without_unequal(task, pins, even)
         return even, replace(best_cuts(known, pins, 0.0, shown), stopped=True)
 
 
-def with_cuts(task: Task, pins: Pins, even: Outcome, deadline: float, shown: int) -> Outcome:
-    """The best so many layouts of a search and of unequal chunks, each with its best stages."""
-    whole, found = _widened(task, pins, even, max(shown, JUDGED), None, deadline)
-    return found.outcome(whole, pins, shown)
+def with_cuts(
+    task: Task, pins: Pins, even: Outcome, deadline: float, shown: int, whole: bool = False
+) -> Outcome:
+    """The best so many layouts of a search and of unequal chunks, each with its best stages; see :func:`searched`."""
+    wide, found = _widened(task, pins, even, max(shown, JUDGED), None, deadline, whole)
+    return found.outcome(wide, pins, shown)
 
 
 def best_step(task: Task, outcome: Outcome, pins: Pins, deadline: float, reached: float) -> float:
@@ -112,11 +112,17 @@ def best_step(task: Task, outcome: Outcome, pins: Pins, deadline: float, reached
 
 
 def _widened(
-    task: Task, pins: Pins, even: Outcome, rows: int, reached: float | None, deadline: float
+    task: Task,
+    pins: Pins,
+    even: Outcome,
+    rows: int,
+    reached: float | None,
+    deadline: float,
+    every: bool = False,
 ) -> tuple[Outcome, _Divided]:
     """An outcome with layouts of unequal chunks that may be among so many rows of the answer, all with their stages.
 
-    What the others take once they are divided tells which may be.
+    What the others take once they are divided tells which may be; ``every`` one that fits is there if asked for.
     """
     found = _divided(even, pins, deadline, reached, most=DIVIDED // 2)
     if even.stopped:
@@ -125,7 +131,7 @@ def _widened(
     best = min(steps, default=np.inf) if reached is None else min((reached, *steps))
     worst = best if reached is not None else steps[rows - 1] if len(steps) >= rows else np.inf
     known = found.outcome(even, pins, rows)
-    whole = widened(task, pins, known, worst, best, rows, deadline)
+    whole = widened(task, pins, known, np.inf if every else worst, best, rows, deadline)
     whole = even if whole is known else whole
     return whole, _divided(whole, pins, deadline, reached, found)
 
@@ -344,7 +350,7 @@ def _divisible(outcome: Outcome, mixing: Mixing) -> Iterator[tuple[IntArray, tup
     if mixing == "alike":
         yield np.flatnonzero(piped), ()
         return
-    none = _without(candidates, np.flatnonzero(plain & (candidates.recompute == FULL)))
+    none = without_recompute(candidates, np.flatnonzero(plain & (candidates.recompute == FULL)))
     if mixing == "stages":
         yield none, tuple(RECOMPUTE.index(m) for m in trainer.recompute if m != "none")
         return
@@ -359,22 +365,6 @@ def _layouts(candidates: Candidates, index: IntArray, mixing: Mixing) -> list[La
     own = {"alike": mode, "count": mode == SELECTIVE, "stages": np.zeros_like(mode)}[mixing]
     columns = np.stack([*(getattr(rows, name) for name in OWN), own], axis=1)
     return [tuple(row) for row in columns.tolist()]
-
-
-def _without(candidates: Candidates, full: IntArray) -> IntArray:
-    """The rows that differ from these only in that nothing is recomputed, where there are such.
-
-    Only what is kept in host memory stands behind recompute in a space: of rows that keep nothing there they are the
-    last ones before with that mode.
-    """
-    light = (candidates.recompute == NONE) & (candidates.offload == 0)
-    none = np.maximum.accumulate(np.where(light, np.arange(len(light)), -1))[full]
-    full, none = full[none >= 0], none[none >= 0]
-    before, after = candidates.take(none), candidates.take(full)
-    same = before.recompute == NONE
-    for name in OWN:
-        same &= getattr(before, name) == getattr(after, name)
-    return np.asarray(none[same])
 
 
 def _refined(outcome: Outcome, index: int, mixing: Mixing, reached: float) -> Refined | None:
