@@ -50,7 +50,9 @@ def test_whole_gradients_are_all_reduced_in_the_bytes_they_are_cast_to() -> None
 
 
 def test_gradients_are_added_in_a_pass_where_micro_batches_follow_one_another() -> None:
-    question = task(overhead=replace(task().trainer.overhead, accumulation=6.0))
+    question, fusing = (
+        task(overhead=replace(task().trainer.overhead, accumulation=passed)) for passed in (6.0, 0.0)
+    )
     many, one = single(dp=16, micro_batch=1), single(dp=16, micro_batch=4)
     p = prices(question, many)
     chip, held = question.cluster.chip, p.table.dense[p.key][0]
@@ -58,7 +60,7 @@ def test_gradients_are_added_in_a_pass_where_micro_batches_follow_one_another() 
         6.0 * held / (chip.memory_bandwidth * chip.memory_efficiency)
     )
     assert accumulation_seconds(prices(question, one)).max() == 0.0
-    fused = block_seconds(prices(task(), many))
+    fused = block_seconds(prices(fusing, many))
     assert np.allclose(block_seconds(p)[1] - fused[1], accumulation_seconds(p))
     assert np.allclose(block_seconds(p)[0], fused[0])
 
