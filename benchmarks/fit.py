@@ -53,7 +53,7 @@ TWINS = {
 MOST_EFFICIENT = 0.95
 """No product sustains more of the data sheet's peak."""
 UNCHANGED = 0.02
-"""Nearer to its prior than this, as a share, a number stays as its source has it."""
+"""Nearer to its prior than this, as a share, and than half of its spread, a number stays as its source has it."""
 
 
 def cases() -> list[Case]:
@@ -153,7 +153,7 @@ def write(fitted: list[Fitted], some: list[Case]) -> None:
     data, hardware = json.loads(PATH.read_text()), json.loads(FITTED.read_text())
     for item in fitted:
         p = item.parameter
-        told = abs(item.factor / p.centre - 1.0) >= UNCHANGED
+        told = abs(item.factor / p.centre - 1.0) >= min(UNCHANGED, item.spread / 2.0)
         if not told and p.centre == 1.0:
             continue
         value = _present(p, some)

@@ -167,7 +167,8 @@ def fit(
     Args:
         cases: rows with a measured step.
         parameters: what may change; those that no case depends on stay at 1.
-        noise: scatter of a row around the truth, log; None where groups weigh the same, with that of a group.
+        noise: scatter of a row around the truth, log, taken as normal; None where groups weigh the same, with that of a
+            group, and a robust loss lets some be wrong.
         told: called with a line of progress.
     """
     cases = [case for case in cases if step_seconds(case.run)[0]]
@@ -204,7 +205,7 @@ def fit(
         residuals,
         np.clip(0.0, low + INSIDE, high - INSIDE),
         bounds=(low, high),
-        loss="soft_l1",
+        loss="soft_l1" if noise is None else "linear",
         jac=slopes,
         x_scale=width,
         ftol=1e-4,

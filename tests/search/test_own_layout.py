@@ -70,7 +70,7 @@ def test_another_batch_than_the_plan_s_comes_with_hints() -> None:
 
 def test_a_row_that_waits_for_launches_says_so() -> None:
     """The clause of the user's own layout has what the tree of that layout shows beside its operators."""
-    question = Question(model="llama-3.2-1b", cluster="h100-sxm:16", global_batch=512, seq_len=256)
+    question = Question(model="llama-3.2-1b", cluster="h100-sxm:16", global_batch=512, seq_len=512)
     own = {"tp": 8, "micro_batch": 1, "recompute": "none", "zero": 1}
     found = plan(replace(question, warm_start=own))
     priced = price(question, own)
