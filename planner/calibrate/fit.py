@@ -174,9 +174,8 @@ def fit(
     cases = [case for case in cases if step_seconds(case.run)[0]]
     touched = [[touches(p, case) for p in parameters] for case in cases]
     groups = Counter(case.run.group for case in cases)
-    weight = np.array([groups[case.run.group] ** -0.5 for case in cases]) / NOISE
-    if noise is not None:
-        weight = np.full(len(cases), 1 / noise)
+    grouped = np.array([groups[case.run.group] ** -0.5 for case in cases]) / NOISE
+    weight = grouped if noise is None else np.full(len(cases), 1 / noise)
     measured = np.log([step_seconds(case.run)[0] or np.nan for case in cases])
     width = np.array([p.width for p in parameters])
     centre = np.log([p.centre for p in parameters])

@@ -142,7 +142,7 @@ def block_cost(s: Setting, block: Block, *, sp: bool) -> BlockCost:
 
     trainer = s.task.trainer
     modes = {mode: recomputed(s, block, mode) for mode in trainer.recompute}
-    saved = {mode: saved_bytes(s, form, tags) for mode, tags in modes.items()}
+    saved = _kept(s, form, modes)
     peak = working_bytes(s, form)
     waits = (
         sum(t.exposed_forward for t in traffic.values()),
@@ -178,6 +178,14 @@ def block_cost(s: Setting, block: Block, *, sp: bool) -> BlockCost:
             (_matrix(form, name, n) for name, n in sizes.items()), np.zeros_like(s.sequences)
         ),
     )
+
+
+def _kept(
+    s: Setting, form: Structure, modes: Mapping[Recompute, frozenset[str]]
+) -> dict[Recompute, Array]:
+    """Bytes kept for the backward pass by mode: never more than without recompute."""
+    plain = saved_bytes(s, form, frozenset())
+    return {mode: np.minimum(saved_bytes(s, form, tags), plain) for mode, tags in modes.items()}
 
 
 def _of_head(s: Setting, block: Block, name: str) -> bool:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner.candidates import SCHEDULES
+from planner.candidates import RECOMPUTE, SCHEDULES
 from planner.cost.activations import held_at_least, held_at_once
 from planner.cost.offload import IN_TRANSIT
 from planner.cost.optimizers import table_moments
@@ -177,10 +177,11 @@ def _alive(p: Prices, columns: Array, flying: Array, parameters: tuple[Array, Ar
         stays = (1.0 - share) * body + np.minimum(passing, share * body)
         body = np.where(rows.in_host("activations")[wide], stays, body)
     at_loss = np.where(rows.schedule[wide] == 0, flying, 1.0)
-    working = _most(columns, p.table.working[rows.recompute, key])
+    working = _most(columns, _at_work(p.table.working[rows.recompute, key], saved, ends))
     split = memory.logit_bytes + memory.logit_whole_bytes * rows.tp[wide]
     layers, tables = (size * p.task.recipe.weight_bytes for size in _gathered(p, columns))
-    layers = np.maximum(layers, _left_gathered(p, parameters) - each / rows.vpp[wide])
+    whole = _total(columns[:-ends], p.table.saved[RECOMPUTE.index("none"), key][:, :-ends])
+    layers = np.maximum(layers, _left_gathered(p, parameters) - whole / rows.vpp[wide])
     temporary = _of(p, p.states.temporary, parameters)
     if memory.optimizer_bytes:
         at_once = np.where(rows.sharding == WEIGHTS, memory.step_params, np.inf)[wide]
@@ -198,6 +199,13 @@ def _alive(p: Prices, columns: Array, flying: Array, parameters: tuple[Array, Ar
         temporary=temporary,
         always=memory.standing_bytes * standing + memory.workspace_bytes,
     )
+
+
+def _at_work(working: Array, saved: Array, ends: int) -> Array:
+    """What a block needs while it runs backwards; a module behind the layers has its own activations with it then."""
+    own = np.zeros_like(working)
+    own[:, -ends:-1] = saved[:, -ends:-1]
+    return working + own
 
 
 def at_head(p: Prices) -> Array:

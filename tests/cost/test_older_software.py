@@ -51,7 +51,8 @@ def test_whole_gradients_are_all_reduced_in_the_bytes_they_are_cast_to() -> None
 
 def test_gradients_are_added_in_a_pass_where_micro_batches_follow_one_another() -> None:
     question, fusing = (
-        task(overhead=replace(task().trainer.overhead, accumulation=passed)) for passed in (6.0, 0.0)
+        task(overhead=replace(task().trainer.overhead, accumulation=passed))
+        for passed in (6.0, 0.0)
     )
     many, one = single(dp=16, micro_batch=1), single(dp=16, micro_batch=4)
     p = prices(question, many)

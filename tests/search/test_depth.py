@@ -11,12 +11,12 @@ from planner.question import Question
 from planner.search.stages import runs, single
 
 FREE, PINNED = (), ("tp=8", "pp=16")
-STEPS = {FREE: 66_000, PINNED: 200_000}
+STEPS = {FREE: 88_000, PINNED: 200_000}
 """Steps of simulated schedules, each of all stages and candidates at once, of equal chunks and of unequal ones; prices
 of pins are three more searches."""
 CELLS = {FREE: 100_000, PINNED: 600_000}
 """Choices of what stages may hold that are priced, and cells of tables that stages are cut with."""
-COMPILED = {FREE: 1_000_000, PINNED: 1_000_000}
+COMPILED = {FREE: 1_000_000, PINNED: 1_300_000}
 """Operations of schedules that are made ready for simulation."""
 
 
