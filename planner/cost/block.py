@@ -184,8 +184,8 @@ def _kept(
     s: Setting, form: Structure, modes: Mapping[Recompute, frozenset[str]]
 ) -> dict[Recompute, Array]:
     """Bytes kept for the backward pass by mode: never more than without recompute."""
-    plain = saved_bytes(s, form, frozenset())
-    return {mode: np.minimum(saved_bytes(s, form, tags), plain) for mode, tags in modes.items()}
+    found = {mode: saved_bytes(s, form, tags) for mode, tags in modes.items()}
+    return {mode: np.minimum(size, found["none"]) for mode, size in found.items()}
 
 
 def _of_head(s: Setting, block: Block, name: str) -> bool:

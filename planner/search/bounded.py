@@ -56,13 +56,7 @@ class Bounded:
 
     def busy(self, task: Task, candidates: Candidates, index: IntArray) -> Array:
         """Seconds of the mean stage's work in a step of some candidates; costs little, and no step takes less."""
-        each = (self.table.total_forward + self.table.total_backward) @ block_counts(task.model)
-        rows = (
-            getattr(candidates, name)[index] for name in ("recompute", "dp", "micro_batch", "pp")
-        )
-        recompute, dp, micro_batch, pp = rows
-        batches = task.recipe.global_batch // (dp * micro_batch)
-        return np.asarray(each[recompute, self.key[index]] * batches / pp)
+        return mean_work(task, candidates, self.table, self.key, index)
 
     def steps(self, task: Task, candidates: Candidates, index: IntArray) -> Array:
         """Lower bounds on the step of some of the candidates, whether they fit or not; seconds, shape of ``index``."""
@@ -78,6 +72,17 @@ class Bounded:
 def bound_all(task: Task, candidates: Candidates) -> Bounded:
     """Whether the least memory of all candidates fits, and lower bounds on the step of those that do."""
     return bounds_of(task, candidates, *block_table(task, candidates))
+
+
+def mean_work(
+    task: Task, candidates: Candidates, table: BlockTable, key: IntArray, index: IntArray
+) -> Array:
+    """Seconds of the mean stage's work in a step of some candidates, from their blocks; shape of ``index``."""
+    each = (table.total_forward + table.total_backward) @ block_counts(task.model)
+    rows = (getattr(candidates, name)[index] for name in ("recompute", "dp", "micro_batch", "pp"))
+    recompute, dp, micro_batch, pp = rows
+    batches = task.recipe.global_batch // (dp * micro_batch)
+    return np.asarray(each[recompute, key[index]] * batches / pp)
 
 
 def bounds_of(task: Task, candidates: Candidates, table: BlockTable, key: IntArray) -> Bounded:

@@ -13,11 +13,10 @@ import numpy as np
 
 from planner.candidates import SCHEDULES, SPLIT, Candidates
 from planner.cost.memory import any_chunks_memory
-from planner.cost.partition import block_counts
 from planner.cost.prices import any_step_bound, prices
 from planner.cost.step import exact_memory
 from planner.cost.table import BlockTable, with_rows
-from planner.search.bounded import Bounded, bounds_of, slices
+from planner.search.bounded import Bounded, bounds_of, mean_work, slices
 from planner.search.engine import Outcome, beside
 from planner.search.in_host import with_moved
 from planner.search.pins import ANY_CHUNKS, TWO_CHUNKS, Pins
@@ -119,11 +118,9 @@ def _seeds(task: Task, pins: Pins, space: Space, bounded: Bounded) -> _Seeds:
 
 def _hopeful(task: Task, pins: Pins, seeds: _Seeds, worst: float, best: float) -> BoolArray:
     """Groups of which a layout may be faster with some number of chunks, and fit; ``(groups,)``."""
-    rows, table = seeds.space.candidates, seeds.table
-    each = (table.total_forward + table.total_backward) @ block_counts(task.model)
-    batches = rows.num_micro_batches(task.recipe.global_batch)
-    busy = each[rows.recompute, seeds.key] * batches / rows.pp
-    quick = seeds.least(np.arange(len(rows)), busy)
+    every = np.arange(len(seeds.key))
+    busy = mean_work(task, seeds.space.candidates, seeds.table, seeds.key, every)
+    quick = seeds.least(every, busy)
     found = np.zeros(len(quick), dtype=bool)
     kinds = () if pins.on(("offload",)) else [kind for kind in task.trainer.offload.kinds if kind]
     for kind, reach in ((None, worst), *((kind, best) for kind in kinds)):
@@ -145,11 +142,8 @@ def _bounds(task: Task, seeds: _Seeds, index: IntArray, kind: int | None) -> tup
         index: which of them.
         kind: of what they keep in host memory; None for what they say themselves.
     """
-    task, step, memory = (
-        replace(task, operators=seeds.space.operators),
-        [np.empty(0)],
-        [np.empty(0)],
-    )
+    task = replace(task, operators=seeds.space.operators)
+    step, memory = [np.empty(0)], [np.empty(0)]
     for part in slices(index):
         rows = seeds.space.candidates.take(part)
         if kind is not None:

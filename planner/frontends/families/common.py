@@ -156,6 +156,7 @@ def windowed(plain: Attention, size: int | None, where: Sequence[bool]) -> list[
 
 def _kind_name(layer: Layer, mixed: bool, taken: set[str]) -> str:
     name = "moe" if isinstance(layer.mlp, Experts) else "dense"
+    name = "encoder" if layer.encodes else "decoder" if layer.cross else name
     if mixed:
         name += "-full" if window(layer) is None else "-window"
     if name not in taken:

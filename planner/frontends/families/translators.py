@@ -4,40 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from planner.frontends.families.common import (
-    ATTENTION_DROPOUTS,
-    RESIDUAL_DROPOUTS,
-    Family,
-    Shape,
-    shape,
-)
+from planner.frontends.families.common import Family, architecture, shape
 from planner.frontends.families.config import MAX_LAYERS, Config
-from planner.graph.architecture import Architecture, Attention, Layer, Mlp, NormKind
-from planner.units import Json
-
-
-def _pair(
-    c: Config,
-    base: Shape,
-    encoder: Layer,
-    decoder: Layer,
-    decoders: int,
-    norm: NormKind,
-    **facts: Json,
-) -> Architecture:
-    return Architecture(
-        name="",
-        hidden=base.hidden,
-        vocab=base.vocab,
-        max_seq=base.max_seq,
-        assumed=base.assumed,
-        kinds=(encoder, decoder),
-        layers=(0,) * base.layers + (1,) * decoders,
-        norm=norm,
-        tied=base.tied,
-        dropout=c.rate(*ATTENTION_DROPOUTS, *RESIDUAL_DROPOUTS) > 0,
-        **facts,
-    )
+from planner.graph.architecture import Architecture, Attention, Layer, Mlp
 
 
 def t5(c: Config) -> Architecture:
@@ -63,13 +32,12 @@ def t5(c: Config) -> Architecture:
     c.known("dense_act_fn", "relative_attention_max_distance", "initializer_factor")
     c.known("scale_decoder_outputs", "classifier_dropout")
     mlp = Mlp(width=c.size("d_ff"), gated=gated)
-    encoder = Layer(
-        name="encoder", attention=replace(attention, causal=False), mlp=mlp, encodes=True
-    )
-    decoder = Layer(name="decoder", attention=attention, mlp=mlp, cross=True)
+    encoder = Layer(name="", attention=replace(attention, causal=False), mlp=mlp, encodes=True)
+    decoder = Layer(name="", attention=attention, mlp=mlp, cross=True)
     decoders = c.size("num_decoder_layers", default=base.layers, most=MAX_LAYERS)
     buckets = c.size("relative_attention_num_buckets", default=32)
-    return _pair(c, base, encoder, decoder, decoders, "rms", buckets=buckets)
+    layers = [encoder] * base.layers + [decoder] * decoders
+    return architecture(c, base, layers, buckets=buckets)
 
 
 def bart(c: Config) -> Architecture:
@@ -108,20 +76,14 @@ def bart(c: Config) -> Architecture:
         return core, Mlp(width=c.size(f"{side}_ffn_dim"), gated=False, bias=True)
 
     (own, feed), (core, mlp) = stack("encoder"), stack("decoder")
-    encoder = Layer(name="encoder", attention=own, mlp=feed, encodes=True)
-    decoder = Layer(name="decoder", attention=core, mlp=mlp, cross=True)
+    encoder = Layer(name="", attention=own, mlp=feed, encodes=True)
+    decoder = Layer(name="", attention=core, mlp=mlp, cross=True)
     decoders = c.size("decoder_layers", default=base.layers, most=MAX_LAYERS)
-    return _pair(
-        c,
-        base,
-        encoder,
-        decoder,
-        decoders,
-        "layer",
-        positions=base.max_seq + 2,
-        embedding_norm=True,
-        final_norm=False,
-    )
+    layers = [encoder] * base.layers + [decoder] * decoders
+    return architecture(
+        c, base, layers, "layer",
+        positions=base.max_seq + 2, embedding_norm=True, final_norm=False,
+    )  # fmt: skip
 
 
 FAMILIES: dict[str, tuple[Family, tuple[str, ...]]] = {

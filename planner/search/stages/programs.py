@@ -177,10 +177,9 @@ class Programs:
             starts: cuts of whole chunks.
         """
         cuts = np.unique(np.stack(starts), axis=0)
-        order = np.argsort(self.meet(cuts), kind="stable")[:STARTS]
-        found = sorted(
-            zip(self.meet(cuts[order]).tolist(), map(tuple, cuts[order].tolist()), strict=True)
-        )
+        seconds = self.meet(cuts)
+        order = np.argsort(seconds, kind="stable")[:STARTS]
+        found = sorted(zip(seconds[order].tolist(), map(tuple, cuts[order].tolist()), strict=True))
         seen, left = {cut for _, cut in found}, {cut for _, cut in found}
         for _ in range(LOOKED):
             some = [cut for _, cut in found[:KEPT] if cut in left][:2]
