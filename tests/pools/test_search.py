@@ -88,7 +88,7 @@ def everything(site, pins, mixing):
         ),
         (
             asked(model="gpt2-xl", pins=("mbs=1", "zero=0"), layers=12,
-                  memory_limit="50%", cluster="v100-sxm-16gb:1 + t4:1", batch=6),
+                  memory_limit="52%", cluster="v100-sxm-16gb:1 + t4:1", batch=6),
             "count",
         ),
     ],

@@ -56,7 +56,7 @@ WIDE = Question(
 
 def test_host_memory_is_used_where_a_layout_is_faster_that_does_not_fit_without():
     found, alone = plan(WIDE), plan(replace(WIDE, pins=("offload=none",)))
-    assert found.degrees.offload == "states"
+    assert found.degrees.offload == "activations"
     assert found.step < 0.99 * alone.step
     told = f"on the chips alone the step takes {show_seconds(alone.step)}"
     near = ", the same within what predictions scatter; --pin offload=none stays there."
